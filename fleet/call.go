@@ -52,10 +52,14 @@ func (s CallState) Failed() bool { return s.Final() && s != CallSucceeded }
 // A Call is one tools/call to one device, with its outcome: the principal, the arguments, the
 // times and the result.
 type Call struct {
-	ID        uuid.UUID // version 7: ordered by creation, and carries CreatedAt to the millisecond
-	Device    DeviceID
-	Tool      string
-	Arguments json.RawMessage // as sent, with the link of a url argument shortened (see [Links])
+	ID     uuid.UUID // version 7: ordered by creation, and carries CreatedAt to the millisecond
+	Device DeviceID
+	Tool   string
+	// Arguments are the arguments as sent, with the link of a url argument shortened (see [Links]), and
+	// with values under redaction rules replaced by their digests.
+	Arguments json.RawMessage
+	Digests   []string // of a new call: those in Arguments
+	Sealed    []byte   // the true arguments, encrypted; nil without digests, and once the call has ended
 	Actor     Principal
 	FanOut    uuid.UUID // zero if the call belongs to no fan-out
 	Approval  uuid.UUID // approval that the call or its fan-out needs or needed; zero if none

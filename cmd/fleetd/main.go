@@ -49,6 +49,7 @@ type cli struct {
 	Call      client.CallCommand      `cmd:"" help:"List calls and cancel waiting ones over REST."`
 	Schedule  client.ScheduleCommand  `cmd:"" help:"Repeat calls to many devices at planned times over REST."`
 	LogStream client.LogStreamCommand `cmd:"" help:"Send the sealed record to other systems over REST."`
+	Redaction client.RedactionCommand `cmd:"" help:"Keep values in arguments of calls out of the record, over REST."`
 	Devices   client.DevicesCommand   `cmd:"" help:"Tag, hold, release and retire many devices at once over REST."`
 	Image     client.ImageCommand     `cmd:"" help:"Upload and manage firmware images over REST."`
 	Release   client.ReleaseCommand   `cmd:"" help:"Create and manage releases over REST."`

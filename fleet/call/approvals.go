@@ -366,11 +366,15 @@ func (s *Approvals) approveCall(ctx context.Context, asker fleet.Principal, a Ap
 	if digest != a.Digest || shown != a.Digest || !asker.Same(c.Actor) {
 		return s.stale(ctx, a, d, StaleCall)
 	}
+	arguments, err := s.o.Calls.trueArguments(c.ID, c.Arguments, c.Sealed)
+	if err != nil {
+		return err
+	}
 	var wait time.Duration
 	if c.WaitUntil != nil { // the time that the decision took does not prolong the wait
 		wait = max(0, c.WaitUntil.Sub(s.o.Now()))
 	}
-	err = s.o.Calls.resume(ctx, c, Request{Actor: asker, Device: c.Device, Tool: c.Tool, Arguments: c.Arguments,
+	err = s.o.Calls.resume(ctx, c, Request{Actor: asker, Device: c.Device, Tool: c.Tool, Arguments: arguments,
 		Picture: a.Picture, Interrupt: a.Interrupt, OfflineWait: wait,
 		grant: &grant{a.PolicyVersion, a.build(), d.By}}, func(c *fleet.Call) error {
 		d.Call = c
@@ -521,7 +525,7 @@ func (s *Service) resume(ctx context.Context, c fleet.Call, r Request, decide fu
 	if err := s.enter(); err != nil {
 		return err
 	}
-	a := &attempt{calls: s, asked: r, call: &c, wire: c.Arguments, wait: wait{kind: approvalWait}}
+	a := &attempt{calls: s, asked: r, call: &c, wire: r.Arguments, shown: c.Arguments, wait: wait{kind: approvalWait}}
 	if err := a.approved(ctx, decide); err != nil {
 		a.leave()
 		s.running.Done()

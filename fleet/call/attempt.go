@@ -20,6 +20,7 @@ type attempt struct {
 	target target          // its device and tool, as of the latest judgement
 	call   *fleet.Call     // its record
 	wire   json.RawMessage // the arguments as sent to the device
+	shown  json.RawMessage // the arguments as records store them, without a url of fleetd
 	wait   wait            // outside of the device's line
 	turn   fleet.Turn      // its place in that line; nil while it has none
 }
@@ -289,6 +290,9 @@ func (a *attempt) answered(answer fleet.Answer) {
 
 func (a *attempt) close(state fleet.CallState, err *fleet.CallError) {
 	now := a.calls.o.Now()
+	if state == fleet.CallInvalid && a.call.Sealed != nil {
+		err = withoutValues(err, a.shown)
+	}
 	a.call.State, a.call.Error, a.call.FinishedAt, a.call.Waits = state, err, &now, fleet.Reason{}
 }
 

@@ -29,7 +29,8 @@ type FanOut struct {
 	Actor       fleet.Principal
 	Query       string // the filter as written; "" if the devices were listed
 	Tool        string
-	Arguments   json.RawMessage
+	Arguments   json.RawMessage // with values under redaction rules replaced by their digests
+	Sealed      []byte          // the true arguments, encrypted; nil without digests, and after the end
 	MaxInFlight int
 	Timeout     time.Duration // of each call; 0: the tool's default
 	OfflineWait time.Duration // how long, from Began, it waits for disconnected devices; 0: not at all

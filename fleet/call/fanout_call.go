@@ -74,7 +74,7 @@ func (r *fanOutRun) makeCall(o fanOutOrder, stalled func(error)) (fleet.Call, er
 	}
 	r.acting.RUnlock()
 	c, err := r.s.calls.Make(context.Background(), Request{Actor: actor, Device: o.device, Tool: r.f.Tool,
-		Arguments: r.f.Arguments, Timeout: r.f.Timeout, FanOut: r.f.ID, UnlessOffline: o.unlessOffline,
+		Arguments: r.sent, Timeout: r.f.Timeout, FanOut: r.f.ID, UnlessOffline: o.unlessOffline,
 		Interrupt: r.f.Interrupt, UnlessTalking: true, Outwaited: o.outwaited,
 		stalled: stalled, grant: o.grant, approval: r.f.Approval})
 	r.acting.RLock()

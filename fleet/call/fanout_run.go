@@ -3,6 +3,7 @@ package call
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,8 @@ import (
 type fanOutRun struct {
 	s      *FanOuts
 	f      FanOut
+	sent   json.RawMessage // the arguments as sent to the devices
+	lost   error           // why these cannot be read
 	ctx    context.Context
 	cancel context.CancelFunc
 
@@ -88,6 +91,7 @@ func (s *FanOuts) launch(f FanOut, targets []fleet.DeviceID) {
 		gone:   make(chan struct{}),
 		talks:  make(map[fleet.DeviceID]talkWait), inTalk: make(map[fleet.DeviceID]bool),
 		orders: make(chan fanOutOrder, workers), results: make(chan fanOutResult, 2*workers)}
+	r.sent, r.lost = s.calls.trueArguments(f.ID, f.Arguments, f.Sealed)
 	r.ctx, r.cancel = context.WithCancel(s.life)
 	s.runs[f.ID] = r
 	s.running.Go(func() {
@@ -140,6 +144,9 @@ func (r *fanOutRun) carryOut(workers int) {
 // callAll returns when every target has had its call or a reason for having no call, or the run
 // is canceled.
 func (r *fanOutRun) callAll() error {
+	if r.lost != nil {
+		return r.lost
+	}
 	if err := r.readNamed(); err != nil {
 		return err
 	}

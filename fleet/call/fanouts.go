@@ -180,9 +180,10 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 			"targets", p.Targets).At("confirm")
 	}
 	f := FanOut{ID: cmp.Or(r.ID, uuid.Must(uuid.NewV7())), Actor: r.Actor, Query: r.Query, Tool: r.Tool,
-		Arguments: r.Arguments, MaxInFlight: r.MaxInFlight, Timeout: r.Timeout, OfflineWait: r.OfflineWait,
+		MaxInFlight: r.MaxInFlight, Timeout: r.Timeout, OfflineWait: r.OfflineWait,
 		Interrupt: r.Interrupt && !r.Actor.Kind.IsModel(), State: FanOutRunning, Targets: p.Targets,
 		Skipped: p.Matched - p.Targets, CreatedAt: s.now(), RetryOf: r.RetryOf}
+	f.Arguments, _, f.Sealed = s.calls.redacted(f.ID, r.Tool, r.Arguments)
 	if p.NeedApproval > 0 {
 		return s.ask(ctx, f, targets, r, p.verdict)
 	}

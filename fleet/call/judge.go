@@ -19,7 +19,8 @@ import (
 // refuses it. If a person can approve the call, it waits instead.
 func (a *attempt) judge(ctx context.Context) error {
 	if order := a.asked.Firmware; order != nil { // on record even if the gate refuses it
-		a.call.Arguments, _ = a.asked.argumentsWith(redactToken(order.URL), a.target.tool)
+		shown, _ := a.asked.argumentsWith(redactToken(order.URL), a.target.tool)
+		a.call.Arguments, a.call.Digests = a.calls.o.Redaction.Redact(a.call.Tool, shown)
 	}
 	no, err := a.checkApprover(ctx, a.asked)
 	if err == nil && no == nil {
@@ -365,7 +366,13 @@ func (a *attempt) fillArguments(ctx context.Context, r Request) (wire, shown jso
 		return a.wire, a.call.Arguments, refuse(fleet.NewCallError("link_failed"))
 	}
 	wire, _ = r.argumentsWith(url, a.target.tool) // the gate accepted them
-	shown, _ = r.argumentsWith(redactToken(url), a.target.tool)
+	if r.Firmware != nil {
+		return wire, a.call.Arguments, nil
+	}
+	record := Request{Arguments: a.shown}
+	if shown, no = record.argumentsWith(redactToken(url), a.target.tool); no != nil { // redacted as a whole
+		shown = a.shown
+	}
 	return wire, shown, nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/origin"
+	"fleetd/fleet/redaction"
 )
 
 // A Request describes one tool call to make.
@@ -139,6 +140,7 @@ func (a *attempt) check(ctx context.Context, talk *ConversationWait) (err error)
 		return fmt.Errorf("device %s: %w", r.Device, fleet.ErrNotFound)
 	}
 	a.call, a.wire = newCall(r, origin.Of(ctx)), r.Arguments
+	a.redact()
 	if talk != nil && r.UnlessTalking {
 		return ErrTalking
 	}
@@ -155,6 +157,8 @@ func checkRequest(r Request) error {
 			argumentLimit(r.Device))
 	case len(r.Arguments) > 0 && !json.Valid(r.Arguments):
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_arguments.not_json")
+	case redaction.Contains(r.Arguments):
+		return ErrRedacted
 	case r.Firmware != nil && (r.Tool != fleet.ToolUpgradeFirmware || r.Firmware.URL == "" || r.Firmware.Timeout <= 0):
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_order", "tool", fleet.ToolUpgradeFirmware)
 	case r.OfflineWait < 0 || r.OfflineWait > MaxCallOfflineWait:

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/redaction"
 	"fleetd/internal/bounded"
 )
 
@@ -48,6 +49,8 @@ type Options struct {
 	Pins    Pins
 	// Quarantines withhold tools from models. Nil: none does.
 	Quarantines Quarantines
+	// Redaction keeps values under its rules out of the records. Nil: none.
+	Redaction *redaction.Service
 	// Approvals stores calls that wait for an approval. Nil: these calls are refused.
 	Approvals ApprovalStore
 	Link      fleet.Link
@@ -182,9 +185,10 @@ func (s *Service) principalNow(ctx context.Context, p fleet.Principal) (fleet.Pr
 }
 
 // LastArguments returns the arguments that the actor last used for the tool on
-// any device, or nil.
+// any device, or nil. It omits values that the record has only as digests.
 func (s *Service) LastArguments(ctx context.Context, actor fleet.Principal, tool string) (json.RawMessage, error) {
-	return s.o.Store.LastArguments(ctx, actor, tool)
+	last, err := s.o.Store.LastArguments(ctx, actor, tool)
+	return redaction.Without(last), err
 }
 
 // Shutdown refuses new calls, gives running calls a moment to end, and closes the rest as
@@ -317,7 +321,8 @@ func (s *Service) Resume(ctx context.Context) error {
 	}
 	for _, w := range waiting {
 		c := w.Call
-		r := Request{Actor: c.Actor, Device: c.Device, Tool: c.Tool, Arguments: c.Arguments, Timeout: c.Timeout,
+		arguments, unreadable := s.trueArguments(c.ID, c.Arguments, c.Sealed)
+		r := Request{Actor: c.Actor, Device: c.Device, Tool: c.Tool, Arguments: arguments, Timeout: c.Timeout,
 			Interrupt: w.Interrupt, Picture: w.Picture, OfflineWait: c.WaitUntil.Sub(c.CreatedAt), now: c.CreatedAt}
 		if c.Approval != uuid.Nil && s.o.Approvals != nil {
 			approved, err := s.o.Approvals.Approval(fleet.WithoutScope(ctx), c.Approval)
@@ -329,7 +334,18 @@ func (s *Service) Resume(ctx context.Context) error {
 		if err := s.enter(); err != nil {
 			return err
 		}
-		a := &attempt{calls: s, asked: r, call: &c, wire: c.Arguments, wait: wait{kind: deviceWait, wasAway: true}}
+		a := &attempt{calls: s, asked: r, call: &c, wire: arguments, shown: c.Arguments,
+			wait: wait{kind: deviceWait, wasAway: true}}
+		if unreadable != nil {
+			s.o.Log.Error("a call that waits for its device cannot be sent", "call", c.ID, "device", c.Device, "err", unreadable)
+			a.close(fleet.CallCanceled, fleet.NewCallError(codeUnreadable))
+			err := a.finish()
+			s.running.Done()
+			if err != nil {
+				return err
+			}
+			continue
+		}
 		a.waitFor(deviceWait, fleet.Reason{})
 		go a.send()
 	}

@@ -31,6 +31,7 @@ type Filter struct {
 	Conversation uuid.UUID
 	States       []fleet.CallState
 	FanOut       uuid.UUID
+	Digest       string    // of a value in the arguments; see package redaction
 	Since        time.Time // inclusive
 	Until        time.Time // exclusive
 	Limit        int

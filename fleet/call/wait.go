@@ -75,7 +75,7 @@ func (a *attempt) waitFor(kind waitKind, why fleet.Reason) {
 		if why.Is("") {
 			why = a.deviceAway()
 		}
-		a.call.State, a.call.Arguments = fleet.CallPendingDevice, recorded(a.asked.Arguments)
+		a.call.State, a.call.Arguments = fleet.CallPendingDevice, a.shown
 	}
 	a.call.Waits = why
 	if no := a.calls.waiting.add(&a.wait, kind, a.call); no != nil {
@@ -590,7 +590,7 @@ func (a *attempt) unsend() {
 	a.asked.Outwaited = uuid.Nil
 	a.call.State, a.call.SentAt, a.call.RPCID = fleet.CallPendingDevice, nil, 0
 	a.call.Error, a.call.FinishedAt, a.call.Evidence = nil, nil, nil
-	a.call.Arguments = recorded(a.asked.Arguments)
+	a.call.Arguments = a.shown
 	a.call.Waits = a.deviceAway()
 	a.calls.waiting.setReason(&a.wait, a.call.Waits)
 }

@@ -3,6 +3,7 @@ package campaign
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"time"
@@ -33,6 +34,9 @@ type Options struct {
 	// RequireApproval makes every campaign require the approval of a second person. A rollback
 	// needs it unless the approval of its campaign covers it.
 	RequireApproval bool
+	// Redacts reports whether a rule keeps values in the arguments of a call out of the records. A plan is
+	// on record, and cannot have such a health check. nil: no rule does.
+	Redacts func(tool string, arguments json.RawMessage) bool
 	// Authority returns the present rights of the principals behind a campaign. nil: they keep
 	// the rights they had.
 	Authority fleet.Authority

@@ -3,6 +3,7 @@ package campaign
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -106,6 +107,12 @@ func (s *Service) plan(ctx context.Context, by fleet.Principal, id uuid.UUID, p 
 	now := s.o.Now()
 	if err := p.Normalize(now); err != nil {
 		return planned{}, err
+	}
+	for i, c := range p.HealthChecks {
+		if s.o.Redacts != nil && s.o.Redacts(c.Tool, c.Arguments) {
+			return planned{}, fleet.Refuse(fleet.ErrInvalid, "invalid_arguments.redacted", "tool", c.Tool).
+				At(fmt.Sprintf("health_checks[%d].arguments", i))
+		}
 	}
 	p.Within = by.Within(fleet.RoleOperator).Text
 	p.ApprovalRequired = p.ApprovalRequired || s.o.RequireApproval

@@ -30,8 +30,10 @@ func (s *Store) AskForCall(ctx context.Context, c *fleet.Call, a *call.Approval)
 		return fmt.Errorf("%w: %w", fleet.ErrNotStored, domainError(err))
 	}
 	return s.ask(ctx, a, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, insertCalls, args...)
-		return err
+		if _, err := tx.Exec(ctx, insertCalls, args...); err != nil {
+			return err
+		}
+		return storeDigests(ctx, tx, w)
 	})
 }
 
@@ -299,7 +301,7 @@ func (s *Store) afterEnd(ctx context.Context, tx pgx.Tx, a call.Approval, d call
 		e := a.Refusal()
 		_, err = endCalls(ctx, tx, `
 			UPDATE calls c SET state = 'refused', failure = 'refused', error_code = $3, error_message = '',
-				error_params = $4::json, finished_at = $5
+				error_params = $4::json, finished_at = $5, sealed_arguments = NULL
 			WHERE id = $1 AND created_at = $2 AND state = 'pending_approval'`,
 			a.SubjectID, a.CreatedAt, e.Code, marshalled(e.Params), d.At)
 	case d.State == call.ApprovalApproved:
@@ -308,11 +310,12 @@ func (s *Store) afterEnd(ctx context.Context, tx pgx.Tx, a call.Approval, d call
 			a.SubjectID, d.At)
 	case d.State == call.ApprovalWithdrawn:
 		_, err = tx.Exec(ctx, `
-			UPDATE fanouts SET state = 'canceled', finished_at = $2, canceled_by = $3
+			UPDATE fanouts SET state = 'canceled', finished_at = $2, canceled_by = $3, sealed_arguments = NULL
 			WHERE id = $1 AND state = 'pending_approval'`, a.SubjectID, d.At, cleanText(d.By.Name))
 	default:
 		_, err = tx.Exec(ctx, `
-			UPDATE fanouts SET state = 'refused', finished_at = $2 WHERE id = $1 AND state = 'pending_approval'`,
+			UPDATE fanouts SET state = 'refused', finished_at = $2, sealed_arguments = NULL
+			WHERE id = $1 AND state = 'pending_approval'`,
 			a.SubjectID, d.At)
 	}
 	if err != nil {
@@ -345,10 +348,10 @@ func releaseCall(ctx context.Context, tx pgx.Tx, a call.Approval, c *fleet.Call)
 	}
 	change, args := `
 		UPDATE calls c SET state = $3, failure = $4, error_code = $5, error_message = $6, error_params = $7::json,
-			finished_at = $8, arguments = $9::json
+			finished_at = $8, arguments = $9::json, sealed_arguments = $10
 		WHERE id = $1 AND created_at = $2 AND state = 'pending_approval'`, []any{
 		a.SubjectID, a.CreatedAt, w.row.state, w.row.failure, w.row.errorCode, w.row.errorMessage, w.row.errorParams,
-		w.row.finishedAt, w.row.arguments}
+		w.row.finishedAt, w.row.arguments, w.row.sealed}
 	if c.State.Final() {
 		var n int64
 		if n, err = endCalls(ctx, tx, change, args...); err == nil && n == 0 {

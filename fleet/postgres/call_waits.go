@@ -27,10 +27,13 @@ func (s *Store) WaitForDevice(ctx context.Context, c *fleet.Call, wait call.Wait
 		}
 		err := changeOne(ctx, tx, `
 			UPDATE calls SET state = 'pending_device', wait_until = $3, arguments = $4::json, evidence = $5::json,
-				sent_at = NULL, rpc_id = 0
+				sent_at = NULL, rpc_id = 0, sealed_arguments = $6
 			WHERE id = $1 AND created_at = $2 AND state IN ('pending_device', 'pending', 'sent')`,
-			c.ID, c.CreatedAt, c.WaitUntil, w.row.arguments, w.row.evidence)
+			c.ID, c.CreatedAt, c.WaitUntil, w.row.arguments, w.row.evidence, w.row.sealed)
 		if err != nil {
+			return err
+		}
+		if err := storeDigests(ctx, tx, w); err != nil {
 			return err
 		}
 		return keepWait(ctx, tx, c, wait)
@@ -107,7 +110,7 @@ func (s *Store) WaitingCalls(ctx context.Context) ([]call.WaitingCall, error) {
 func closeWaited(ctx context.Context, tx pgx.Tx, e *fleet.CallError) (int64, error) {
 	return endCalls(ctx, tx, `
 		UPDATE calls c SET state = 'unknown', failure = 'unknown', error_code = $1, error_message = '',
-			error_params = $2::json, finished_at = now()
+			error_params = $2::json, finished_at = now(), sealed_arguments = NULL
 		FROM call_waits w WHERE c.id = w.call_id AND c.created_at = w.created_at AND c.state = 'sent'`,
 		e.Code, marshalled(e.Params))
 }

@@ -14,6 +14,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/origin"
+	"fleetd/fleet/redaction"
 )
 
 // A callWrite is one row to be inserted or updated.
@@ -31,6 +32,8 @@ type callColumns struct {
 	createdAt               time.Time
 	device, tool            string
 	arguments               *string
+	sealed                  []byte // true arguments of a call that waits; nil for most
+	digests                 [][]byte
 	actor                   fleet.Principal
 	fanOut, approval        pgtype.UUID
 	state                   string
@@ -62,6 +65,16 @@ func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 	if insert || c.State.Final() {
 		r.arguments = cleanJSON(c.Arguments)
 		r.actor.ID, r.actor.Name = cleanText(c.Actor.ID), cleanText(c.Actor.Name)
+	}
+	if c.State == fleet.CallPendingApproval || c.State == fleet.CallPendingDevice {
+		r.sealed = c.Sealed
+	}
+	if insert {
+		for _, text := range c.Digests {
+			if digest, ok := redaction.ParseDigest(text); ok {
+				r.digests = append(r.digests, digest)
+			}
+		}
 	}
 	if len(c.Evidence) > 0 {
 		r.evidence = marshalled(c.Evidence)
@@ -124,18 +137,18 @@ func hashAnswer(c *fleet.Call) []byte {
 const insertCalls = `
 	INSERT INTO calls AS c (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role,
 		fanout_id, state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at,
-			finished_at, error_params, approval_id, wait_until, origin_id, trace_id)
+			finished_at, error_params, approval_id, wait_until, origin_id, trace_id, sealed_arguments)
 	SELECT id, created_at, device_id, tool, arguments::json, actor_kind, actor_id, actor_name, actor_role, fanout_id,
 		state, failure, result::json, result_hash, error_code, error_message, evidence::json, rpc_id, timeout_ms,
-			sent_at, finished_at, error_params::json, approval_id, wait_until, origin_id, trace_id
+			sent_at, finished_at, error_params::json, approval_id, wait_until, origin_id, trace_id, sealed_arguments
 	FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
 		$9::text[], $10::uuid[],
 		$11::text[], $12::text[], $13::text[], $14::bytea[], $15::text[], $16::text[], $17::text[], $18::int[],
 			$19::bigint[], $20::timestamptz[], $21::timestamptz[],
-		$22::text[], $23::uuid[], $24::timestamptz[], $25::uuid[], $26::uuid[])
+		$22::text[], $23::uuid[], $24::timestamptz[], $25::uuid[], $26::uuid[], $27::bytea[])
 		AS u (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
 		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at,
-		error_params, approval_id, wait_until, origin_id, trace_id)`
+		error_params, approval_id, wait_until, origin_id, trace_id, sealed_arguments)`
 
 // The conflict clause waits for a blocked transaction with the same call. Either that transaction
 // commits and its row is updated to the outcome, or it fails when it resumes.
@@ -143,7 +156,7 @@ const settleCalls = insertCalls + `
 	ON CONFLICT (id, created_at) DO UPDATE
 	SET state = excluded.state, failure = excluded.failure, result = excluded.result, result_hash = excluded.result_hash,
 		error_code = excluded.error_code, error_message = excluded.error_message, evidence = excluded.evidence,
-		rpc_id = excluded.rpc_id, sent_at = excluded.sent_at, finished_at = excluded.finished_at
+		rpc_id = excluded.rpc_id, sent_at = excluded.sent_at, finished_at = excluded.finished_at, sealed_arguments = NULL
 	WHERE c.state IN ('pending_approval', 'pending_device', 'pending', 'sent')`
 
 // A final call is not changed, and a sent call does not become sent again. Id and created_at
@@ -154,7 +167,8 @@ const updateCalls = `
 		error_code = u.error_code,
 		error_message = u.error_message, evidence = u.evidence::json, rpc_id = u.rpc_id, sent_at = u.sent_at,
 			finished_at = u.finished_at,
-		error_params = u.error_params::json
+		error_params = u.error_params::json,
+		sealed_arguments = CASE WHEN u.finished_at IS NULL THEN c.sealed_arguments END
 	FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
 		$9::int[], $10::timestamptz[], $11::timestamptz[],
 		$12::timestamptz[], $13::text[], $14::bytea[])
@@ -192,6 +206,9 @@ func (c *committer) send(ctx context.Context, db *pgxpool.Pool, batch []*callWri
 		}
 		if len(leaves) > 0 {
 			b.Queue(queueLeaf, leaves)
+		}
+		if args := digestArgs(inserts); args != nil {
+			b.Queue(insertDigests, args...)
 		}
 	}
 	if len(updates) > 0 {
@@ -273,7 +290,38 @@ func (c *committer) insertArgs(ctx context.Context, db *pgxpool.Pool, ws []*call
 		column(ws, func(r *callColumns) *time.Time { return r.waitUntil }),
 		column(ws, func(r *callColumns) pgtype.UUID { return r.originID }),
 		column(ws, func(r *callColumns) pgtype.UUID { return traceID(r.origin) }),
+		column(ws, func(r *callColumns) []byte { return r.sealed }),
 	}, nil
+}
+
+const insertDigests = `
+	INSERT INTO call_digests (digest, call_id, created_at) SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::timestamptz[])
+	ON CONFLICT DO NOTHING`
+
+// digestArgs returns the arguments of [insertDigests], nil if no call has a digest.
+func digestArgs(ws []*callWrite) []any {
+	var digests [][]byte
+	var calls []uuid.UUID
+	var times []time.Time
+	for _, w := range ws {
+		for _, digest := range w.row.digests {
+			digests, calls, times = append(digests, digest), append(calls, w.row.id), append(times, w.row.createdAt)
+		}
+	}
+	if digests == nil {
+		return nil
+	}
+	return []any{digests, calls, times}
+}
+
+// storeDigests stores the digests of calls that were inserted in the transaction.
+func storeDigests(ctx context.Context, tx pgx.Tx, ws ...*callWrite) error {
+	args := digestArgs(ws)
+	if args == nil {
+		return nil
+	}
+	_, err := tx.Exec(ctx, insertDigests, args...)
+	return err
 }
 
 func updateArgs(ws []*callWrite) []any {

@@ -15,6 +15,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/record"
+	"fleetd/fleet/redaction"
 )
 
 var _ call.Store = (*Store)(nil)
@@ -96,8 +97,10 @@ func (s *Store) SettleCalls(ctx context.Context, calls []*fleet.Call) error {
 	args, err := s.calls.insertArgs(ctx, s.db, writes)
 	if err == nil {
 		err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-			_, err := endCalls(ctx, tx, settleCalls, args...)
-			return err
+			if _, err := endCalls(ctx, tx, settleCalls, args...); err != nil {
+				return err
+			}
+			return storeDigests(ctx, tx, writes...)
 		})
 	}
 	if err != nil {
@@ -155,7 +158,7 @@ func (s *Store) UnansweredCall(ctx context.Context, id fleet.DeviceID, rpcID int
 const callColumnList = `id, created_at, device_id AS device, tool, arguments, actor_kind, actor_id, actor_name, actor_role,
 	fanout_id, approval_id,
 	state, result, error_code, error_message, error_params, evidence, late, rpc_id, timeout_ms, sent_at,
-	finished_at, wait_until, ` + originOf
+	finished_at, wait_until, sealed_arguments, ` + originOf
 
 type callRow struct {
 	ID           uuid.UUID
@@ -181,6 +184,8 @@ type callRow struct {
 	SentAt       *time.Time
 	FinishedAt   *time.Time
 	WaitUntil    *time.Time
+
+	SealedArguments []byte
 	originRow
 }
 
@@ -191,7 +196,7 @@ func (r callRow) call() (fleet.Call, error) {
 		Actor:    fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
 		Result:   r.Result, RPCID: r.RPCID, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond,
 		CreatedAt: r.CreatedAt, SentAt: r.SentAt, FinishedAt: r.FinishedAt, WaitUntil: r.WaitUntil,
-		Origin: r.origin()}
+		Origin: r.origin(), Sealed: r.SealedArguments}
 	var err error
 	if c.Error, err = callErrorOf(r.ErrorCode, r.ErrorMessage, r.ErrorParams); err != nil {
 		return c, fmt.Errorf("error of call %s: %w", r.ID, err)
@@ -242,6 +247,9 @@ func (s *Store) Calls(ctx context.Context, f call.Filter) (fleet.Page[fleet.Call
 	at, err := parseCursor(f.Cursor, "calls")
 	if err != nil {
 		return none, err
+	}
+	if _, ok := redaction.ParseDigest(f.Digest); f.Digest != "" && !ok {
+		return none, fleet.Refuse(fleet.ErrInvalid, "invalid_call_digest").At("digest")
 	}
 	w := whereCalls(f)
 	w.callScope(ctx, "calls.tool", "calls.device_id")
@@ -295,6 +303,10 @@ func whereCalls(f call.Filter) *where {
 	w.andText("actor_name = ?", f.Actor)
 	if f.FanOut != uuid.Nil {
 		w.and("fanout_id = ?", f.FanOut)
+	}
+	if f.Digest != "" {
+		digest, _ := redaction.ParseDigest(f.Digest)
+		w.and("(id, created_at) IN (SELECT call_id, created_at FROM call_digests WHERE digest = ?)", digest)
 	}
 	if f.Conversation != uuid.Nil {
 		// Its device has few calls since then, while the fleet has many. Plug-ins and endpoints have
@@ -421,7 +433,7 @@ func closeOpen(ctx context.Context, tx pgx.Tx, from time.Time, state, to fleet.C
 		UPDATE calls c
 		SET state = $2, failure = $2, error_code = $3, error_message = $4, error_params = $9, finished_at = $5, result_hash =
 			CASE WHEN fanout_id IS NULL THEN NULL ELSE $6::bytea END,
-			sent_at = CASE WHEN $2 = 'canceled' THEN NULL ELSE sent_at END
+			sent_at = CASE WHEN $2 = 'canceled' THEN NULL ELSE sent_at END, sealed_arguments = NULL
 		WHERE id >= $7 AND created_at >= $8 AND state = $1 AND (approval_id IS NULL OR fanout_id IS NOT NULL)`,
 		state, to, e.Code, e.Message, time.Now(), hashAnswer(&fleet.Call{State: to, Error: e}), idFloor(from),
 		from.Add(-idSlack), marshalled(e.Params))
@@ -432,7 +444,7 @@ func closeApproved(ctx context.Context, tx pgx.Tx, state, to fleet.CallState, e 
 	return endCalls(ctx, tx, `
 		UPDATE calls c
 		SET state = $2, failure = $2, error_code = $3, error_message = '', error_params = $4::json, finished_at = $5,
-			sent_at = CASE WHEN $2 = 'canceled' THEN NULL ELSE sent_at END
+			sent_at = CASE WHEN $2 = 'canceled' THEN NULL ELSE sent_at END, sealed_arguments = NULL
 		FROM (
 			SELECT subject_id, created_at FROM approvals
 			WHERE state = 'approved' AND subject = 'call'

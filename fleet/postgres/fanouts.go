@@ -31,13 +31,13 @@ func insertFanOut(ctx context.Context, tx pgx.Tx, f *call.FanOut, targets []call
 			INSERT INTO fanouts (id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight,
 				timeout_ms,
 				state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms, approval_id, policy_version,
-				interrupt, retry_of)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8::json, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`,
+				interrupt, retry_of, sealed_arguments)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8::json, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`,
 		f.ID, f.Actor.Kind, f.Actor.ID, cleanText(f.Actor.Name), f.Actor.Role, cleanText(f.Query), cleanText(f.Tool),
 		cleanJSON(f.Arguments),
 		f.MaxInFlight, f.Timeout.Milliseconds(), f.State, f.Targets, f.Skipped, f.CreatedAt, f.FinishedAt,
 		cleanText(f.CanceledBy), f.OfflineWait.Milliseconds(), pgUUID(f.Approval), f.PolicyVersion, f.Interrupt,
-		pgUUID(f.RetryOf))
+		pgUUID(f.RetryOf), f.Sealed)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func insertFanOut(ctx context.Context, tx pgx.Tx, f *call.FanOut, targets []call
 
 const fanOutColumns = `id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight, timeout_ms,
 	state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms, approval_id, policy_version,
-	started_at, interrupt, retry_of, code`
+	started_at, interrupt, retry_of, code, sealed_arguments`
 
 type fanOutRow struct {
 	ID          uuid.UUID
@@ -87,6 +87,8 @@ type fanOutRow struct {
 	Interrupt     bool
 	RetryOf       uuid.NullUUID
 	Code          string
+
+	SealedArguments []byte
 }
 
 func (r fanOutRow) fanOut() call.FanOut {
@@ -97,7 +99,7 @@ func (r fanOutRow) fanOut() call.FanOut {
 		CreatedAt: r.CreatedAt, FinishedAt: r.FinishedAt, CanceledBy: r.CanceledBy,
 		OfflineWait: time.Duration(r.OfflineWaitMs) * time.Millisecond,
 		Approval:    r.ApprovalID.UUID, PolicyVersion: r.PolicyVersion, StartedAt: r.StartedAt, Interrupt: r.Interrupt,
-		RetryOf: r.RetryOf.UUID, Code: r.Code}
+		RetryOf: r.RetryOf.UUID, Code: r.Code, Sealed: r.SealedArguments}
 }
 
 // scopedToFanOuts is [scopedToAll] for fan-outs.
@@ -171,7 +173,7 @@ func (s *Store) FinishFanOut(ctx context.Context, by fleet.Principal, id uuid.UU
 	}
 	return s.audited(ctx, by, "fanout."+string(state), id.String(), nil, func(tx pgx.Tx) error {
 		err := changeOne(ctx, tx, `
-			UPDATE fanouts SET state = $2, finished_at = $3, canceled_by = $4
+			UPDATE fanouts SET state = $2, finished_at = $3, canceled_by = $4, sealed_arguments = NULL
 			WHERE id = $1 AND (state = 'running' OR state = 'pending_approval' AND $2 = 'canceled')`, id, state, at, who)
 		if err == nil && state == call.FanOutCanceled {
 			err = withdrawApprovalOf(ctx, tx, by, call.ApprovalOfFanOut, id, at)
@@ -202,7 +204,8 @@ func (s *Store) StopFanOut(ctx context.Context, id uuid.UUID, code string, at ti
 			return err
 		}
 		err = changeOne(ctx, tx, `
-			UPDATE fanouts SET state = 'canceled', finished_at = $2, code = $3, targets = targets - $4, skipped = skipped + $4
+			UPDATE fanouts SET state = 'canceled', finished_at = $2, code = $3, targets = targets - $4,
+				skipped = skipped + $4, sealed_arguments = NULL
 			WHERE id = $1 AND state = 'running'`, id, at, code, tag.RowsAffected())
 		if isNotFound(err) {
 			return fleet.Refuse(fleet.ErrConflict, "not_running", "state", fleet.Because("state.completed"))

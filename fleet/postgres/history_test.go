@@ -298,7 +298,7 @@ func TestHistoryRetention(t *testing.T) {
 	kept := m.mark()
 	check(t, m.s.UpdateDevice(ctx, admin, "a", fleet.DevicePatch{Tags: &[]string{"two"}}))
 	cut := first.Add(time.Millisecond)
-	_, err := m.s.Retain(ctx, postgres.Retention{Calls: time.Hour}, cut.Add(time.Hour))
+	_, err := m.s.Retain(ctx, postgres.Retention{Calls: 2 * time.Hour, Connections: time.Hour}, cut.Add(time.Hour))
 	check(t, err)
 	h := history.New(m.s, time.Now)
 	_, err = h.Devices(ctx, history.Filter{At: first})

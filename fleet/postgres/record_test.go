@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/record"
@@ -355,7 +356,8 @@ func TestRecordAfterRetention(t *testing.T) {
 	addCalls(t, s, 300)
 	check(t, q.Seal(t.Context()))
 	later := time.Now().Add(time.Hour)
-	removed, err := s.Retain(t.Context(), postgres.Retention{Calls: time.Minute, Audit: time.Minute}, later)
+	removed, err := s.Retain(t.Context(), postgres.Retention{Calls: time.Minute, Audit: time.Minute,
+		Connections: time.Minute}, later)
 	check(t, err)
 	if removed < 300 {
 		t.Errorf("%d rows removed", removed)
@@ -420,5 +422,77 @@ func TestOldCheckpoints(t *testing.T) {
 		if r := sound(t, s); r.Checked != 7 || r.Entries != 16 {
 			t.Errorf("%d checkpoints of %d entries are left", r.Checked, r.Entries)
 		}
+	}
+}
+
+// Each kind of the record has its own retention, and the log stays verifiable after the rows of any of them were
+// removed.
+func TestRecordAfterRetentionOfOneKind(t *testing.T) {
+	t.Parallel()
+	tables := map[string]string{"call": "calls", "action": "audit_entries", "connection": "presence_changes",
+		"campaign_step": "deployment_events", "firmware": "device_firmware"}
+	const minute = time.Minute
+	for kind, r := range map[string]postgres.Retention{"call": {Calls: minute}, "action": {Audit: minute},
+		"connection": {Connections: minute}, "campaign_step": {Steps: minute}, "firmware": {Firmware: minute}} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			s, db, _ := sealed(t)
+			count := func() map[string]int {
+				n := map[string]int{}
+				for kind, table := range tables {
+					var rows int
+					check(t, db.QueryRow(t.Context(), `SELECT count(*) FROM `+table).Scan(&rows))
+					n[kind] = rows
+				}
+				return n
+			}
+			before := count()
+			_, err := db.Exec(t.Context(), `UPDATE device_firmware SET current = false, last_seen = first_seen WHERE device_id = $1`,
+				unit) // as if it ran another build by now; the line has neither
+			check(t, err)
+			_, err = s.Retain(t.Context(), r, time.Now().Add(time.Hour))
+			check(t, err)
+			after := count()
+			for other := range tables {
+				if fewer := after[other] < before[other]; fewer != (other == kind) {
+					t.Errorf("%s: %d rows, %d before", other, after[other], before[other])
+				}
+			}
+			sound(t, s.Store)
+			q := openSequencer(t, s.Store, 2)
+			check(t, q.Seal(t.Context()))
+			if report := sound(t, s.Store); report.Missing == 0 {
+				t.Error("the log misses no row")
+			}
+		})
+	}
+}
+
+// The digests of calls are found, and removed with them.
+func TestCallDigests(t *testing.T) {
+	t.Parallel()
+	ctx, db := t.Context(), testDB(t)
+	s := postgres.New(db, postgres.Options{})
+	const digest, other = "hmac-sha256:00112233445566778899aabbccddeeff", "hmac-sha256:ffeeddccbbaa99887766554433221100"
+	c := newCall("d", fleet.CallSent)
+	c.Digests, c.Arguments = []string{digest}, []byte(`{"key":"`+digest+`"}`)
+	check(t, s.InsertCall(ctx, c))
+	check(t, s.InsertCall(ctx, newCall("d", fleet.CallSent)))
+	find := func(digest string) int {
+		page, err := s.Calls(ctx, call.Filter{Digest: digest})
+		check(t, err)
+		return len(page.Items)
+	}
+	if a, b := find(digest), find(other); a != 1 || b != 0 {
+		t.Errorf("found %d and %d calls", a, b)
+	}
+	_, err := s.Calls(ctx, call.Filter{Digest: "hmac-sha256:zz"})
+	wantKind(t, err, fleet.ErrInvalid)
+	_, err = s.Retain(ctx, postgres.Retention{Calls: time.Minute}, time.Now().Add(time.Hour))
+	check(t, err)
+	var rows int
+	check(t, db.QueryRow(ctx, `SELECT count(*) FROM call_digests`).Scan(&rows))
+	if rows != 0 {
+		t.Errorf("%d digests remain", rows)
 	}
 }

@@ -12,11 +12,14 @@ import (
 
 // Retention defines how long records are kept. Zero keeps them for ever.
 type Retention struct {
-	Calls     time.Duration // with their fan-outs, presence, states of devices, and records that only time lines show
-	Audit     time.Duration
-	Snapshots time.Duration // the rows; a sweep of the blob store deletes the files
-	Vitals    time.Duration // reported by devices; the latest remain
-	Alerts    time.Duration // from their end
+	Calls       time.Duration // with their fan-outs, and records that only time lines show
+	Audit       time.Duration
+	Connections time.Duration // presence; states of devices are kept as long as the shorter of this and Calls
+	Steps       time.Duration // events of deployments that have ended
+	Firmware    time.Duration // builds that a device no longer runs
+	Snapshots   time.Duration // the rows; a sweep of the blob store deletes the files
+	Vitals      time.Duration // reported by devices; the latest remain
+	Alerts      time.Duration // from their end
 }
 
 // idempotencyTTL is how long a repeated request is recognised.
@@ -35,50 +38,63 @@ func (s *Store) EnsurePartitions(ctx context.Context, now time.Time) (made int, 
 	return made + days, err
 }
 
+// A retained table has records that are deleted after some time. Rows that are entries of the sealed record
+// have kinds.
+type retained struct {
+	table, column string
+	keep          time.Duration
+	kinds         []record.Kind
+	months        bool   // the table has a partition for each month
+	only          string // condition on the rows t that may be deleted; "" for all
+}
+
+func (r Retention) tables() []retained {
+	return []retained{
+		{table: "calls", column: "created_at", keep: r.Calls, kinds: []record.Kind{record.Call, record.LateAnswer}, months: true},
+		{table: "audit_entries", column: "created_at", keep: r.Audit, kinds: []record.Kind{record.Action}, months: true},
+		{table: "call_digests", column: "created_at", keep: r.Calls},
+		{table: "fanouts", column: "finished_at", keep: r.Calls},
+		{table: "approvals", column: "created_at", keep: r.Calls},
+		{table: "report_changes", column: "at", keep: r.reports()},
+		{table: "conversations", column: "created_at", keep: r.Calls},
+		{table: "schedule_runs", column: "planned_at", keep: r.Calls},
+		{table: "presence_samples", column: "at", keep: r.Connections},
+		{table: "presence_changes", column: "at", keep: r.Connections, kinds: []record.Kind{record.Connection}},
+		// The campaign engine reads the events of deployments that have not ended.
+		{table: "deployment_events", column: "at", keep: r.Steps, kinds: []record.Kind{record.Step},
+			only: `EXISTS (SELECT FROM deployments d WHERE d.id = t.deployment_id AND d.finished_at < $1)`},
+		{table: "device_firmware", column: "first_seen", keep: r.Firmware, kinds: []record.Kind{record.Firmware},
+			only: "NOT t.current AND t.last_seen < $1"},
+		{table: "snapshots", column: "created_at", keep: r.Snapshots},
+		{table: "alerts", column: "ended_at", keep: r.Alerts},
+	}
+}
+
 // Retain deletes records that have exceeded their retention, and reports how many rows or whole
 // partitions it removed.
 func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed int64, err error) {
-	for _, t := range []struct {
-		name string
-		keep time.Duration
-	}{{"calls", r.Calls}, {"audit_entries", r.Audit}} {
+	for _, t := range r.tables() {
 		if t.keep <= 0 {
 			continue
 		}
-		if err := s.recordDrop(ctx, t.name, "created_at", now.Add(-t.keep)); err != nil {
+		before := now.Add(-t.keep)
+		if err := s.recordDrop(ctx, t, before); err != nil {
 			return removed, err
 		}
-		dropped, err := s.DropPartitionsBefore(ctx, t.name, now.Add(-t.keep))
-		if err != nil {
+		if t.months {
+			dropped, err := s.DropPartitionsBefore(ctx, t.table, before)
+			if err != nil {
+				return removed, err
+			}
+			removed += int64(dropped)
+		}
+		deleted, err := s.deleteRows(ctx, t, before)
+		if removed += deleted; err != nil {
 			return removed, err
 		}
-		deleted, err := s.deleteBefore(ctx, t.name, "created_at", now.Add(-t.keep))
-		if err != nil {
-			return removed, err
-		}
-		removed += int64(dropped) + deleted
 	}
-	for _, t := range []struct {
-		name, column string
-		keep         time.Duration
-	}{{"fanouts", "finished_at", r.Calls}, {"approvals", "created_at", r.Calls}, {"presence_samples", "at", r.Calls},
-		{"presence_changes", "at", r.Calls}, {"report_changes", "at", r.reports()},
-		{"snapshots", "created_at", r.Snapshots}, {"conversations", "created_at", r.Calls},
-		{"schedule_runs", "planned_at", r.Calls}, {"alerts", "ended_at", r.Alerts}} {
-		if t.keep <= 0 {
-			continue
-		}
-		if err := s.recordDrop(ctx, t.name, t.column, now.Add(-t.keep)); err != nil {
-			return removed, err
-		}
-		n, err := s.deleteBefore(ctx, t.name, t.column, now.Add(-t.keep))
-		if err != nil {
-			return removed, err
-		}
-		removed += n
-	}
-	if r.Calls > 0 {
-		n, err := s.forgetStates(ctx, now.Add(-r.Calls))
+	if keep := r.states(); keep > 0 {
+		n, err := s.forgetStates(ctx, now.Add(-keep))
 		if removed += n; err != nil {
 			return removed, err
 		}
@@ -99,26 +115,40 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 
 // recordDrop records that the rows of a table before the time may be missing from now on, if the table has some and
 // its rows are entries of the sealed record.
-func (s *Store) recordDrop(ctx context.Context, table, column string, before time.Time) error {
-	kinds := map[string][]record.Kind{"calls": {record.Call, record.LateAnswer}, "audit_entries": {record.Action},
-		"presence_changes": {record.Connection}}[table]
-	if len(kinds) == 0 {
+func (s *Store) recordDrop(ctx context.Context, t retained, before time.Time) error {
+	if len(t.kinds) == 0 {
 		return nil
 	}
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		var any bool
-		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM `+table+` WHERE `+column+` < $1)`, before).Scan(&any)
+		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM `+t.table+` t WHERE `+t.where()+`)`, before).Scan(&any)
 		if err != nil || !any {
 			return err
 		}
-		return queueRemoval(ctx, tx, collect(kinds, func(k record.Kind) record.Leaf {
+		return queueRemoval(ctx, tx, collect(t.kinds, func(k record.Kind) record.Leaf {
 			return record.Rowless(record.Dropped, k.String(), before)
 		})...)
 	})
 	if err != nil {
-		return fmt.Errorf("record the removal of old %s: %w", table, domainError(err))
+		return fmt.Errorf("record the removal of old %s: %w", t.table, domainError(err))
 	}
 	return nil
+}
+
+// where selects the rows t before the time $1 that may be deleted.
+func (t retained) where() string {
+	if t.only == "" {
+		return `t.` + t.column + ` < $1`
+	}
+	return `t.` + t.column + ` < $1 AND ` + t.only
+}
+
+// states is how long states of devices are kept: a moment of the past needs connections, too.
+func (r Retention) states() time.Duration {
+	if r.Calls <= 0 || r.Connections <= 0 {
+		return max(r.Calls, r.Connections)
+	}
+	return min(r.Calls, r.Connections)
 }
 
 // restartMemory is the minimum time for which restarts of devices are kept: the longest period in
@@ -176,15 +206,19 @@ func (s *Store) DropPartitionsBefore(ctx context.Context, table string, cutoff t
 	return dropped, nil
 }
 
-// deleteBefore deletes in chunks, so no statement holds its locks for long.
+// deleteBefore deletes the rows of a table before the time.
 func (s *Store) deleteBefore(ctx context.Context, table, column string, before time.Time) (deleted int64, err error) {
+	return s.deleteRows(ctx, retained{table: table, column: column}, before)
+}
+
+// deleteRows deletes in chunks, so no statement holds its locks for long.
+func (s *Store) deleteRows(ctx context.Context, t retained, before time.Time) (deleted int64, err error) {
 	for {
 		tag, err := s.db.Exec(ctx, `
-			DELETE FROM `+table+` t WHERE (t.tableoid, t.ctid) IN (SELECT tableoid, ctid FROM `+table+` WHERE `+
-			column+` < $1 LIMIT $2)
-			AND t.`+column+` < $1`, before, deleteChunk)
+			DELETE FROM `+t.table+` t WHERE (t.tableoid, t.ctid) IN (SELECT t.tableoid, t.ctid FROM `+t.table+` t WHERE `+
+			t.where()+` LIMIT $2) AND `+t.where(), before, deleteChunk)
 		if err != nil {
-			return deleted, fmt.Errorf("delete old %s: %w", table, domainError(err))
+			return deleted, fmt.Errorf("delete old %s: %w", t.table, domainError(err))
 		}
 		deleted += tag.RowsAffected()
 		if tag.RowsAffected() < deleteChunk {

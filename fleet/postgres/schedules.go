@@ -32,7 +32,8 @@ func (s *Store) queueRun(ctx context.Context, tx pgx.Tx, sch schedule.Schedule, 
 
 const scheduleColumns = `id, name, cron, time_zone, query, within, tool, arguments, jitter_ms, start_at, end_at,
 	max_in_flight, timeout_ms, offline_wait_ms, paused, paused_by, note, actor_kind, actor_id, actor_name, actor_role,
-	created_by, created_at, updated_at, version, next_planned_at, next_due_at, blocked_code, blocked_params`
+	created_by, created_at, updated_at, version, next_planned_at, next_due_at, blocked_code, blocked_params,
+	sealed_arguments`
 
 type scheduleRow struct {
 	ID            uuid.UUID
@@ -64,6 +65,8 @@ type scheduleRow struct {
 	NextDueAt     *time.Time
 	BlockedCode   string
 	BlockedParams []byte
+
+	SealedArguments []byte
 }
 
 func toSchedule(row pgx.CollectableRow) (schedule.Schedule, error) {
@@ -78,7 +81,8 @@ func toSchedule(row pgx.CollectableRow) (schedule.Schedule, error) {
 		OfflineWait: time.Duration(r.OfflineWaitMs) * time.Millisecond,
 		Paused:      r.Paused, PausedBy: r.PausedBy, Note: r.Note,
 		Actor:     fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
-		CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, Version: r.Version}
+		CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, Version: r.Version,
+		Sealed: r.SealedArguments}
 	if r.NextPlannedAt != nil {
 		sch.Next = &schedule.Instant{PlannedAt: r.NextPlannedAt.UTC(), DueAt: r.NextDueAt.UTC()}
 	}
@@ -104,7 +108,7 @@ func scheduleArgs(sch schedule.Schedule) []any {
 		cleanText(sch.Tool), cleanJSON(sch.Arguments), sch.Jitter.Milliseconds(), sch.StartAt, sch.EndAt, sch.MaxInFlight,
 		sch.Timeout.Milliseconds(), sch.OfflineWait.Milliseconds(), sch.Paused, cleanText(sch.PausedBy), cleanText(sch.Note),
 		sch.Actor.Kind, sch.Actor.ID, cleanText(sch.Actor.Name), sch.Actor.Role, cleanText(sch.CreatedBy), sch.CreatedAt,
-		sch.UpdatedAt, sch.Version, planned, due, sch.Blocked.Code, reasonParams(sch.Blocked), sch.Terms()}
+		sch.UpdatedAt, sch.Version, planned, due, sch.Blocked.Code, reasonParams(sch.Blocked), sch.Sealed, sch.Terms()}
 }
 
 // scheduleDetail returns the detail of a schedule's audit entries.
@@ -133,7 +137,7 @@ func (s *Store) CreateSchedule(ctx context.Context, sch schedule.Schedule, limit
 		}
 		_, err := tx.Exec(ctx, `
 			INSERT INTO schedules (`+scheduleColumns+`, terms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8::json, $9, $10, $11, $12,
-				$13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30)`,
+				$13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)`,
 			scheduleArgs(sch)...)
 		if err != nil {
 			return err
@@ -153,8 +157,8 @@ func (s *Store) SaveSchedule(ctx context.Context, by fleet.Principal, action str
 		err := changeOne(ctx, tx, `
 			UPDATE schedules SET (`+scheduleColumns+`, terms) = ROW ($1, $2, $3, $4, $5, $6, $7, $8::json, $9, $10, $11, $12,
 				$13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26::timestamptz, $27::timestamptz, $28,
-				$29::jsonb, $30::text[])
-			WHERE id = $1 AND version = $31 AND next_planned_at IS NOT DISTINCT FROM $32::timestamptz`,
+				$29::jsonb, $30::bytea, $31::text[])
+			WHERE id = $1 AND version = $32 AND next_planned_at IS NOT DISTINCT FROM $33::timestamptz`,
 			append(scheduleArgs(sch), was.Version, planned)...)
 		if isNotFound(err) {
 			return schedule.ErrChanged

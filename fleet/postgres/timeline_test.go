@@ -197,7 +197,7 @@ func TestPresenceChangesAreKeptOnce(t *testing.T) {
 	check(t, s.SavePresence(ctx, []fleet.PresenceChange{connect(unit, 4, at.Add(time.Hour))}))
 	same(t, codes(line(t, s, fleet.TimelineFilter{Device: unit, Kinds: presence}).Items),
 		[]string{"presence online", "presence offline", "presence online", "presence online"})
-	_, err = s.Retain(ctx, postgres.Retention{Calls: time.Minute}, at.Add(4*time.Minute))
+	_, err = s.Retain(ctx, postgres.Retention{Calls: time.Minute, Connections: time.Minute}, at.Add(4*time.Minute))
 	check(t, err)
 	same(t, codes(line(t, s, fleet.TimelineFilter{Device: unit, Kinds: presence}).Items),
 		[]string{"presence online", "presence offline"})

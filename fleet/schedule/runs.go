@@ -206,7 +206,7 @@ func (s *Service) makeFanOut(ctx context.Context, sch Schedule, r Run) error {
 	if !by.Scope.AllowsTool(sch.Tool) {
 		return toolNotAllowed(by, sch.Tool)
 	}
-	request, err := sch.request(r.FanOut, by)
+	request, err := s.request(&sch, r.FanOut, by)
 	if err != nil {
 		return err
 	}

@@ -75,13 +75,14 @@ type Schedule struct {
 	Query       string // as written
 	Within      string // filter of the principal's scope when it made or changed the schedule
 	Tool        string
-	Arguments   json.RawMessage
-	Jitter      time.Duration // each run starts at a random moment within it after its instant
-	StartAt     *time.Time    // no instant before it
-	EndAt       *time.Time    // no instant from it on
-	MaxInFlight int           // 0: [call.DefaultInFlight]
-	Timeout     time.Duration // of each call; 0: the tool's default
-	OfflineWait time.Duration // see [call.FanOut]
+	Arguments   json.RawMessage // with values under redaction rules replaced by their digests
+	Sealed      []byte          // the true arguments, encrypted; nil without digests
+	Jitter      time.Duration   // each run starts at a random moment within it after its instant
+	StartAt     *time.Time      // no instant before it
+	EndAt       *time.Time      // no instant from it on
+	MaxInFlight int             // 0: [call.DefaultInFlight]
+	Timeout     time.Duration   // of each call; 0: the tool's default
+	OfflineWait time.Duration   // see [call.FanOut]
 
 	Paused   bool
 	PausedBy string
@@ -133,10 +134,14 @@ func (s *Schedule) audience() (fleet.Query, error) {
 }
 
 // request returns the fan-out of a run.
-func (s *Schedule) request(id uuid.UUID, by fleet.Principal) (call.FanOutRequest, error) {
-	q, err := s.audience()
-	return call.FanOutRequest{ID: id, Actor: by, Query: q.Text, Tool: s.Tool, Arguments: s.Arguments,
-		Timeout: s.Timeout, MaxInFlight: s.MaxInFlight, OfflineWait: s.OfflineWait, Purpose: s.Name}, err
+func (s *Service) request(sch *Schedule, id uuid.UUID, by fleet.Principal) (call.FanOutRequest, error) {
+	q, err := sch.audience()
+	r := call.FanOutRequest{ID: id, Actor: by, Query: q.Text, Tool: sch.Tool, Timeout: sch.Timeout,
+		MaxInFlight: sch.MaxInFlight, OfflineWait: sch.OfflineWait, Purpose: sch.Name}
+	if err == nil {
+		r.Arguments, err = s.arguments(sch)
+	}
+	return r, err
 }
 
 // Terms returns the terms of the schedule's audience. A principal that is limited to some devices sees

@@ -15,6 +15,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/fleet/redaction"
 )
 
 // ErrChanged means that a schedule was changed between a read and a write.
@@ -28,6 +29,8 @@ type Options struct {
 	Store     Store
 	FanOuts   func() FanOuts // called once the service runs, or serves a request
 	Authority fleet.Authority
+	// Redaction keeps values under its rules out of the schedules on record. Nil: none.
+	Redaction *redaction.Service
 	// Held reports whether no other process can serve the fleet now. A run starts only then. Default: true
 	Held func() bool
 	Log  *slog.Logger     // nil: silent
@@ -80,6 +83,8 @@ type Request struct {
 	MaxInFlight *int
 	Timeout     *time.Duration
 	OfflineWait *time.Duration
+	// Edits is the schedule that a request to [Service.Preview] would change; zero for a new one.
+	Edits uuid.UUID
 }
 
 func (r Request) apply(s *Schedule) {
@@ -89,7 +94,7 @@ func (r Request) apply(s *Schedule) {
 	set(&s.Query, r.Query)
 	set(&s.Tool, r.Tool)
 	if r.Arguments != nil {
-		s.Arguments = r.Arguments
+		s.Arguments, s.Sealed = r.Arguments, nil
 	}
 	set(&s.Jitter, r.Jitter)
 	set(&s.StartAt, r.StartAt)
@@ -126,7 +131,7 @@ func (s *Service) check(ctx context.Context, by fleet.Principal, sch *Schedule) 
 	if !by.Scope.AllowsTool(sch.Tool) {
 		return none, toolNotAllowed(by, sch.Tool)
 	}
-	request, err := sch.request(uuid.Nil, by)
+	request, err := s.request(sch, uuid.Nil, by)
 	if err != nil {
 		return none, err
 	}
@@ -173,6 +178,15 @@ func (s *Service) Preview(ctx context.Context, by fleet.Principal, r Request) (P
 		return Preview{}, err
 	}
 	sch := Schedule{}
+	if r.Edits != uuid.Nil {
+		was, err := s.mayOn(ctx, by, r.Edits, "change_schedule")
+		if err != nil {
+			return Preview{}, err
+		}
+		if r, err = s.restored(was, r); err != nil {
+			return Preview{}, err
+		}
+	}
 	r.apply(&sch)
 	sch.Name = cmp.Or(sch.Name, "-")
 	p, err := s.check(ctx, by, &sch)
@@ -193,6 +207,7 @@ func (s *Service) Create(ctx context.Context, by fleet.Principal, r Request) (Sc
 	if _, err := s.check(ctx, by, &sch); err != nil {
 		return Schedule{}, err
 	}
+	s.redact(&sch)
 	sch.Next = sch.nextAfter(now, s.o.Random)
 	return sch, s.o.Store.CreateSchedule(ctx, sch, MaxSchedules)
 }
@@ -261,10 +276,15 @@ func (s *Service) change(ctx context.Context, by fleet.Principal, id uuid.UUID, 
 func (s *Service) Update(ctx context.Context, by fleet.Principal, id uuid.UUID, r Request) (Schedule, error) {
 	return s.change(ctx, by, id, "schedule.update", func(sch *Schedule) ([]Run, error) {
 		was := *sch
+		r, err := s.restored(was, r)
+		if err != nil {
+			return nil, err
+		}
 		r.apply(sch)
 		if _, err := s.check(ctx, by, sch); err != nil {
 			return nil, err
 		}
+		s.redact(sch)
 		sch.Blocked = fleet.Reason{}
 		if !sch.Paused && (sch.Next == nil || !was.sameTimes(*sch)) {
 			sch.Next = sch.nextAfter(s.now(), s.o.Random)
@@ -292,6 +312,49 @@ func (s *Service) dropped(was Schedule, why fleet.Reason) []Run {
 	r := newRun(was, *was.Next, Skipped)
 	r.Reason = why
 	return []Run{r}
+}
+
+// arguments returns the true arguments of a schedule.
+func (s *Service) arguments(sch *Schedule) (json.RawMessage, error) {
+	if sch.Sealed == nil {
+		return sch.Arguments, nil
+	}
+	return s.o.Redaction.Open(sch.ID, sch.Sealed)
+}
+
+// redact replaces the values under redaction rules that a new or changed schedule has.
+func (s *Service) redact(sch *Schedule) {
+	if sch.Sealed != nil {
+		return // it keeps its values
+	}
+	shown, digests := s.o.Redaction.Redact(sch.Tool, sch.Arguments)
+	if len(digests) > 0 {
+		sch.Arguments, sch.Sealed = shown, s.o.Redaction.Seal(sch.ID, sch.Arguments)
+	}
+}
+
+// restored returns a change of a schedule with true values in the place of digests that the schedule
+// shows. They stay with their tool and devices: another audience could show them to the editor.
+func (s *Service) restored(was Schedule, r Request) (Request, error) {
+	if was.Sealed == nil || r.Arguments != nil && !redaction.Contains(r.Arguments) {
+		return r, nil
+	}
+	if r.Tool != nil && *r.Tool != was.Tool || r.Query != nil && *r.Query != was.Query {
+		return r, call.ErrRedacted
+	}
+	if r.Arguments == nil {
+		return r, nil
+	}
+	values, err := s.arguments(&was)
+	if err != nil {
+		return r, err
+	}
+	arguments, ok := s.o.Redaction.Restore(was.Tool, r.Arguments, values)
+	if !ok {
+		return r, call.ErrRedacted
+	}
+	r.Arguments = arguments
+	return r, nil
 }
 
 // Pause plans no further runs until [Service.Resume]. The open fan-out of a run continues.

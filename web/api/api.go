@@ -41,6 +41,7 @@ import (
 	"fleetd/fleet/policy"
 	"fleetd/fleet/publish"
 	"fleetd/fleet/record"
+	"fleetd/fleet/redaction"
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
@@ -78,6 +79,7 @@ type Options struct {
 	Approvals       *call.Approvals
 	Webhooks        *webhook.Service
 	LogStreams      *logstream.Service
+	Redaction       *redaction.Service
 	Upstreams       *upstream.Service
 	Endpoints       *endpoint.Service
 	Plugins         *plugin.Service
@@ -180,6 +182,7 @@ func newAPI(o Options) *api {
 	a.registerApprovals()
 	a.registerWebhooks()
 	a.registerLogStreams()
+	a.registerRedaction()
 	a.registerUpstreams()
 	a.registerEndpoints()
 	a.registerPlugins()

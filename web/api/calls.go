@@ -144,12 +144,13 @@ type CallFilter struct {
 	State  []string  `query:"state" enum:"pending_approval,pending_device,pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled" doc:"One or several, separated by commas"`
 	FanOut string    `query:"fanout" format:"uuid" doc:"Id of the fan-out that made the calls"`
 	Talk   string    `query:"conversation" format:"uuid" doc:"Id of the conversation whose model requested the calls"`
+	Digest string    `query:"digest" maxLength:"44" pattern:"^hmac-sha256:[0-9a-f]{32}$" doc:"Digest of a value in the arguments; see redaction rules"`
 	Since  time.Time `query:"since" doc:"Created at or after this time"`
 	Until  time.Time `query:"until" doc:"Created before this time"`
 }
 
 func (in CallFilter) filter() call.Filter {
-	f := call.Filter{Tool: in.Tool, Actor: in.Actor, Since: in.Since, Until: in.Until, Limit: in.Limit,
+	f := call.Filter{Tool: in.Tool, Actor: in.Actor, Digest: in.Digest, Since: in.Since, Until: in.Until, Limit: in.Limit,
 		Cursor: in.Cursor}
 	for _, s := range in.State {
 		f.States = append(f.States, fleet.CallState(s))

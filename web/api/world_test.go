@@ -41,6 +41,7 @@ import (
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/record"
+	"fleetd/fleet/redaction"
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
@@ -106,6 +107,7 @@ type world struct {
 	upstreams    *upstream.Service
 	record       *record.Service
 	logStreams   *logstream.Service
+	redaction    *redaction.Service
 	sequencer    *record.Sequencer
 	upstreamLink upstreamLink
 }
@@ -268,6 +270,13 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		t.Fatal(err)
 	}
 	w.record, w.sequencer = newRecord(t, w.store, log)
+	w.redaction, err = redaction.New(redaction.Options{Store: w.store, Sealer: sealer, Secret: make([]byte, 32)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.redaction.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	w.logStreams = logstream.New(logstream.Options{Store: w.store, Log: w.record, Sealer: sealer, Logger: log})
 	w.api = newAPI(Options{Record: w.record, Schedules: w.schedules, History: history.New(w.store, time.Now),
 		Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
@@ -276,7 +285,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Catalogue: w.catalogue, Policies: w.policies,
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
-		Approvals: approvals, Webhooks: hooks, LogStreams: w.logStreams, Upstreams: w.upstreams, Endpoints: w.endpoints,
+		Approvals: approvals, Webhooks: hooks, LogStreams: w.logStreams, Redaction: w.redaction,
+		Upstreams: w.upstreams, Endpoints: w.endpoints,
 		Plugins: w.plugins, Alerts: w.alerts,
 		Pictures: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Cluster: cluster.NewService(cluster.Options{Store: w.store, Status: func() cluster.Status { return w.cluster },

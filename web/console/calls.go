@@ -20,7 +20,8 @@ import (
 // callFilter reads the list's filter. Times are in the viewer's zone, in the format of a browser's
 // date field, or RFC 3339.
 func callFilter(l ui.ListURL, zone *time.Location) (f call.Filter, err error) {
-	f = call.Filter{Tool: l.Get("tool"), Actor: l.Get("actor"), Limit: limitOf(l), Cursor: l.Get("cursor")}
+	f = call.Filter{Tool: l.Get("tool"), Actor: l.Get("actor"), Digest: l.Get("digest"),
+		Limit: limitOf(l), Cursor: l.Get("cursor")}
 	if text := l.Get("device"); text != "" {
 		if f.Device, err = fleet.ParseDeviceID(text); err != nil {
 			return f, err
@@ -76,7 +77,7 @@ func moment(s string, zone *time.Location) (time.Time, error) {
 func (s *Server) listCalls(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	page := ui.CallsPage{List: listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout",
-		"conversation")}
+		"conversation", "digest")}
 	f, err := callFilter(page.List, viewerOf(ctx).zone)
 	if err != nil {
 		page.Bad = explain(ctx, err)
@@ -85,6 +86,10 @@ func (s *Server) listCalls(r *http.Request) (answer, error) {
 	found, err := s.Calls.List(ctx, f)
 	if errorCode(err) == "invalid_cursor" {
 		return goTo(page.List.At(""))
+	}
+	if errorCode(err) == "invalid_call_digest" {
+		page.Bad = explain(ctx, err)
+		return show(page.Page())
 	}
 	if err != nil {
 		return answer{}, err

@@ -42,6 +42,7 @@ import (
 	"fleetd/fleet/policy"
 	"fleetd/fleet/publish"
 	"fleetd/fleet/record"
+	"fleetd/fleet/redaction"
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
@@ -62,6 +63,7 @@ type Options struct {
 	Approvals  *call.Approvals
 	Webhooks   *webhook.Service
 	LogStreams *logstream.Service
+	Redaction  *redaction.Service
 	Upstreams  *upstream.Service
 	Alerts     *alert.Service
 	Endpoints  *endpoint.Service

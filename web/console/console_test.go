@@ -42,6 +42,7 @@ import (
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/record"
+	"fleetd/fleet/redaction"
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
@@ -83,6 +84,7 @@ type site struct {
 	record     *record.Service
 	sequencer  *record.Sequencer
 	logStreams *logstream.Service
+	redaction  *redaction.Service
 	operators  *operator.Service
 	filters    *fleet.Filters
 	serials    *enrolment.Serials
@@ -235,8 +237,12 @@ func (c *site) services(log *slog.Logger) console.Options {
 	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run, c.reports.Run, c.approvals.Run)
 	c.t.Cleanup(calls.Shutdown)
 	c.record, c.sequencer = newRecord(c.t, c.store, log)
+	c.redaction, err = redaction.New(redaction.Options{Store: c.store, Sealer: sealer, Secret: make([]byte, 32)})
+	if err != nil {
+		panic(err)
+	}
 	c.logStreams = logstream.New(logstream.Options{Store: c.store, Log: c.record, Sealer: sealer, Logger: log})
-	return console.Options{Record: c.record, LogStreams: c.logStreams, Schedules: c.schedules,
+	return console.Options{Record: c.record, LogStreams: c.logStreams, Redaction: c.redaction, Schedules: c.schedules,
 		History: history.New(c.store, time.Now),
 		Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,

@@ -273,14 +273,14 @@ func TestOldConfirmationAsksForThePassword(t *testing.T) {
 // the old one.
 func TestWhatAsksForThePassword(t *testing.T) {
 	without := []string{"/settings/operators/{operator}/sessions/end", "/settings/operators/{operator}/sessions/{session}/end",
-		"/settings/keys/restart", "/settings/plugins/{plugin}/reload"}
+		"/settings/keys/restart", "/settings/plugins/{plugin}/reload", ui.PathRedactionDigest}
 	asked := 0
 	for _, r := range console.Routes() {
 		guarded := r.Method == http.MethodPost && !slices.Contains(without, r.Pattern) &&
 			(strings.HasPrefix(r.Pattern, ui.PathPolicies) || strings.HasPrefix(r.Pattern, ui.PathKeys) ||
 				strings.HasPrefix(r.Pattern, ui.PathOperators) || strings.HasPrefix(r.Pattern, ui.PathSettings+"/tokens") ||
 				strings.HasPrefix(r.Pattern, ui.PathPlugins) || strings.HasPrefix(r.Pattern, ui.PathEndpoints) ||
-				strings.HasPrefix(r.Pattern, ui.PathMQTT5) ||
+				strings.HasPrefix(r.Pattern, ui.PathMQTT5) || strings.HasPrefix(r.Pattern, ui.PathRedaction) ||
 				strings.HasPrefix(r.Pattern, ui.PathCluster) || strings.HasSuffix(r.Pattern, "pin") ||
 				strings.HasSuffix(r.Pattern, "/tools/{tool}/release") || strings.HasPrefix(r.Pattern, ui.PathTools) ||
 				r.Pattern == "/devices/{device}/reissue" || r.Pattern == "/devices/{device}/revoke")

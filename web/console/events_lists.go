@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -132,6 +133,7 @@ func (v *callsView) wants(e *fleet.Event) bool {
 	c, f := e.Call, v.filter
 	return (f.Device == "" || f.Device == c.Device) && (f.Tool == "" || f.Tool == c.Tool) &&
 		(f.Actor == "" || f.Actor == c.Actor.Name) && (f.FanOut == uuid.Nil || f.FanOut == c.FanOut) &&
+		(f.Digest == "" || strings.Contains(string(c.Arguments), f.Digest)) &&
 		(f.Conversation == uuid.Nil || f.Conversation.String() == c.Actor.ID)
 }
 

@@ -39,7 +39,7 @@ func (s *Server) newView(r *http.Request) (view, error) {
 			line: shownLine{list: listURL(r, ui.DevicePath(id), "show", "day")}, fresh: newCalls{began: s.now()}}, nil
 	case ui.ViewCalls:
 		f, err := callFilter(listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout",
-			"conversation"),
+			"conversation", "digest"),
 			viewerOf(r.Context()).zone)
 		return &callsView{server: s, filter: f, fresh: newCalls{began: s.now(), states: f.States}}, err
 	case ui.ViewCall:

@@ -17,7 +17,7 @@ import (
 // forAdmins are the pages that only admins can read: they show sessions of others, secrets of
 // receivers, and files of the server.
 var forAdmins = map[string]bool{"/settings/operators/{operator}": true, "/settings/webhooks": true,
-	"/settings/log-streams": true, "/settings/log-streams/{stream}": true,
+	"/settings/redaction": true, "/settings/log-streams": true, "/settings/log-streams/{stream}": true,
 	"/settings/system": true, "/settings/plugins": true, "/settings/plugins/{plugin}": true, "/settings/endpoints": true, "/settings/endpoints/{endpoint}": true,
 	"/settings/cluster/{node}/drain": true}
 
@@ -204,6 +204,11 @@ var reaches = map[string]string{
 	"POST /settings/log-streams/{stream}/enable":                 "admin fleet",
 	"POST /settings/log-streams/{stream}/disable":                "admin fleet",
 	"POST /settings/log-streams/{stream}/delete":                 "admin fleet",
+	"GET /settings/redaction":                                    "admin fleet",
+	"POST /settings/redaction":                                   "admin fleet",
+	"POST /settings/redaction/digest":                            "admin fleet",
+	"POST /settings/redaction/{rule}":                            "admin fleet",
+	"POST /settings/redaction/{rule}/delete":                     "admin fleet",
 	"GET /settings/webhooks":                                     "admin fleet",
 	"GET /sign-in":                                               "anyone own",
 	"GET /pictures/compare":                                      "viewer list",

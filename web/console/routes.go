@@ -54,7 +54,7 @@ func (s *Server) table() []route {
 	fanOut := ui.PathFanOuts + "/{fanout}"
 	return slices.Concat(s.firmwareRoutes(), s.flashRoutes(), s.campaignRoutes(), s.healthRoutes(), s.logRoutes(),
 		s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), s.filterRoutes(), s.policyRoutes(), s.upstreamRoutes(),
-		s.approvalRoutes(), s.alertRoutes(), s.operatorRoutes(), s.webhookRoutes(), s.logStreamRoutes(),
+		s.approvalRoutes(), s.alertRoutes(), s.operatorRoutes(), s.webhookRoutes(), s.logStreamRoutes(), s.redactionRoutes(),
 		s.systemRoutes(), s.clusterRoutes(),
 		s.pluginRoutes(), s.endpointRoutes(), s.mqtt5Routes(), s.findRoutes(), s.auditRoutes(), s.recordRoutes(),
 		s.bulkRoutes(), s.fileRoutes(), s.scheduleRoutes(),

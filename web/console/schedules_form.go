@@ -190,6 +190,9 @@ func (s *Server) doSchedule(ctx context.Context, page *ui.ScheduleFormPage, r sc
 	by := viewerOf(ctx).actor()
 	switch {
 	case preview:
+		if old != nil {
+			r.Edits = old.ID
+		}
 		p, err := s.Schedules.Preview(ctx, by, r)
 		if err == nil {
 			page.Preview = &p

@@ -107,6 +107,8 @@ var samples = []sample{
 	{"log-streams", "/settings/log-streams", logStreamsPage(""), false},
 	{"log-streams-0", "/settings/log-streams", ui.LogStreamsPage{Problem: "…"}.Page(), false},
 	{"log-stream", "/settings/log-streams/x", logStreamPage(), false},
+	{"redaction", "/settings/redaction", redactionPage(), false},
+	{"redaction-0", "/settings/redaction", ui.RedactionPage{Problem: "…", DigestProblem: "…"}.Page(), false},
 	{"history", "/history", historyPage(), false},
 	{"history-none", "/history", ui.HistoryPage{List: list("/history", ""), Begin: now, Now: now, At: now}.Page(), false},
 	{"history-bad", "/history", ui.HistoryPage{List: list("/history", ""), Begin: now, Now: now, At: now, Problem: "…"}.Page(), false},

@@ -53,12 +53,13 @@ var nav = []place{
 	{"settings", "nav.settings", []pageLink{{"nav.general", PathSettings}, {"policy.title", PathPolicies},
 		{"upstreams.title", PathUpstreams}, {"plugins.title", PathPlugins}, {"endpoints.title", PathEndpoints},
 		{"alerts.title", PathAlertSettings}, {"webhooks.title", PathWebhooks}, {"log_streams.title", PathLogStreams},
+		{"redaction.title", PathRedaction},
 		{"serials.title", PathSerials}, {"keys.title", PathKeys},
 		{"cluster.title", PathCluster}, {"settings.system", PathSystem}}, nil},
 }
 
 // adminPages are shown only to admins.
-var adminPages = []string{PathPlugins, PathEndpoints, PathWebhooks, PathLogStreams, PathSystem}
+var adminPages = []string{PathPlugins, PathEndpoints, PathWebhooks, PathLogStreams, PathRedaction, PathSystem}
 
 // shownPages returns the pages that the viewer may see.
 func shownPages(ctx context.Context, pages []pageLink) []pageLink {

@@ -910,6 +910,17 @@ type CreatePluginInputBody struct {
 	Version *int64 `json:"version,omitempty"`
 }
 
+// CreateRedactionInputBody defines model for CreateRedactionInputBody.
+type CreateRedactionInputBody struct {
+	Note *string `json:"note,omitempty"`
+
+	// Path JSONPath into the arguments with the steps .name, ['name'], [n], [*] and ..name, such as $.password; names match in any case
+	Path string `json:"path"`
+
+	// Tool Name of the tool, or a beginning followed by *, such as self.wifi.*
+	Tool string `json:"tool"`
+}
+
 // CreateReleaseInputBody defines model for CreateReleaseInputBody.
 type CreateReleaseInputBody struct {
 	// Draft Keep it as a draft, which campaigns cannot use
@@ -1154,6 +1165,18 @@ type DeviceList struct {
 
 	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
+}
+
+// Digest defines model for Digest.
+type Digest struct {
+	// Digest For the filter digest of the list of calls
+	Digest string `json:"digest"`
+}
+
+// DigestValueInputBody defines model for DigestValueInputBody.
+type DigestValueInputBody struct {
+	// Value Any JSON value
+	Value interface{} `json:"value"`
 }
 
 // DryRun defines model for DryRun.
@@ -2151,6 +2174,33 @@ type Record struct {
 	Term int64 `json:"term"`
 }
 
+// Redaction defines model for Redaction.
+type Redaction struct {
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+	ID        string    `json:"id"`
+	Note      string    `json:"note"`
+
+	// Path JSONPath into the arguments
+	Path string `json:"path"`
+
+	// Revision Every change increments it
+	Revision int64 `json:"revision"`
+
+	// Tool Name of the tool, or a beginning followed by *
+	Tool      string    `json:"tool"`
+	UpdatedAt time.Time `json:"updated_at"`
+	UpdatedBy string    `json:"updated_by"`
+}
+
+// RedactionList defines model for RedactionList.
+type RedactionList struct {
+	Items []Redaction `json:"items"`
+
+	// NextCursor Send it as cursor to get the next page; null on the last page
+	NextCursor *string `json:"next_cursor"`
+}
+
 // Release defines model for Release.
 type Release struct {
 	// ChangedAt When the state last changed
@@ -2737,6 +2787,16 @@ type UpdateLogStreamInputBody struct {
 
 	// URL http or https; for syslog tls://host:port
 	URL *string `json:"url,omitempty"`
+}
+
+// UpdateRedactionInputBody defines model for UpdateRedactionInputBody.
+type UpdateRedactionInputBody struct {
+	Note *string `json:"note,omitempty"`
+	Path *string `json:"path,omitempty"`
+
+	// Revision Revision on which the change is based; nothing changes if it differs now. 0: any
+	Revision *int64  `json:"revision,omitempty"`
+	Tool     *string `json:"tool,omitempty"`
 }
 
 // UpdateThresholdsInputBody defines model for UpdateThresholdsInputBody.

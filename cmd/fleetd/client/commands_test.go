@@ -24,6 +24,7 @@ type commands struct {
 	Policy    PolicyCommand    `cmd:""`
 	Schedule  ScheduleCommand  `cmd:""`
 	LogStream LogStreamCommand `cmd:""`
+	Redaction RedactionCommand `cmd:""`
 	Approval  ApprovalCommand  `cmd:""`
 	System    SystemCommand    `cmd:""`
 	History   HistoryCommand   `cmd:""`
@@ -286,6 +287,24 @@ func TestLogStreamCommands(t *testing.T) {
 		{args: []string{"log-stream", "disable", "l1"}, asks: []string{`PATCH /log-streams/l1 {"enabled":false}`}},
 		{args: []string{"log-stream", "enable", "l1"}, asks: []string{`PATCH /log-streams/l1 {"enabled":true}`}},
 		{args: []string{"log-stream", "delete", "l1"}, asks: []string{"DELETE /log-streams/l1"}},
+	})
+}
+
+func TestRedactionCommands(t *testing.T) {
+	const rule = `{"id":"r1","tool":"self.wifi.*","path":"$.password","note":"","revision":3}`
+	s := newREST(t, map[string]string{"GET /redaction/rules": `{"items":[` + rule + `],"next_cursor":null}`,
+		"POST /redaction/rules": rule, "PATCH /redaction/rules/r1": rule, "DELETE /redaction/rules/r1": ``,
+		"GET /calls": `{"items":[],"next_cursor":null}`})
+	testCommands(t, s, []commandTest{
+		{args: []string{"redaction"}, asks: []string{"GET /redaction/rules?limit=500"}, prints: "self.wifi.*"},
+		{args: []string{"redaction", "create", "self.wifi.*", "$.password"},
+			asks: []string{`POST /redaction/rules {"note":"","path":"$.password","tool":"self.wifi.*"}`}, prints: "$.password"},
+		{args: []string{"redaction", "update", "r1", "--note", "n", "--revision", "3"},
+			asks: []string{`PATCH /redaction/rules/r1 {"note":"n","revision":3}`}},
+		{args: []string{"redaction", "update", "r1"}, failure: "nothing to change"},
+		{args: []string{"redaction", "delete", "r1", "--revision", "3"}, asks: []string{"DELETE /redaction/rules/r1?revision=3"}},
+		{args: []string{"call", "list", "--digest", "hmac-sha256:00112233445566778899aabbccddeeff"},
+			asks: []string{"GET /calls?digest=hmac-sha256%3A00112233445566778899aabbccddeeff&limit=100"}},
 	})
 }
 

@@ -82,6 +82,7 @@ func (w *world) fix() {
 		w.fanOutEnds(s, request{args: thing{"id": fan.str("id")}})
 		repeated := w.must("POST", "/schedules", nightly(w, s)).str("id")
 		sends := w.must("POST", "/log-streams", logStream(w, s)).str("id")
+		hides := w.must("POST", "/redaction/rules", obj{"tool": name, "path": "$.value"}).str("id")
 		plan := w.must("POST", "/campaigns", obj{"name": name, "release_id": w.release, "devices": []string{id}})
 		waits := w.must("POST", "/devices/"+id+"/calls", obj{"tool": asked, "arguments": obj{"theme": "light"}, "purpose": name})
 		picture := w.must("POST", "/devices/"+id+"/calls", obj{"tool": "self.screen.snapshot", "purpose": name})
@@ -98,7 +99,7 @@ func (w *world) fix() {
 			sent, moves, jitter_us) VALUES ($1, $2, $3, now(), 0, 0, 0, 0, 0, 0, 0, 0, 0)`, talk, id, name)
 		w.fixture[s] = map[string]string{"device": id, "call": call.str("id"), "picture": picture.str("id"), "fanout": fan.str("id"),
 			"campaign": plan.str("id"), "approval": waits.str("approval_id"), "conversation": talk, "snapshot": shot,
-			"schedule": repeated, "log_stream": sends,
+			"schedule": repeated, "log_stream": sends, "redaction": hides,
 			"core-dump": w.coreDump(s), "inventory": inventory, "session": people, "sha256": w.image, "release": w.release, "operator": people, "rule": joins,
 			"upstream": voice, "endpoint": dialled, "alert": alert, "name": plugged}
 	}
@@ -107,7 +108,7 @@ func (w *world) fix() {
 // nouns map the beginning of a path to the object that {id} names.
 var nouns = map[string]string{"alerts": "alert", "approvals": "approval", "calls": "call", "campaigns": "campaign",
 	"conversations": "conversation", "core-dumps": "core-dump", "devices": "device", "enrolment": "rule", "fanouts": "fanout", "log-streams": "log_stream",
-	"operators": "operator", "releases": "release", "schedules": "schedule", "snapshots": "snapshot", "upstreams": "upstream"}
+	"operators": "operator", "redaction": "redaction", "releases": "release", "schedules": "schedule", "snapshots": "snapshot", "upstreams": "upstream"}
 
 // address fills in the path of an operation.
 func address(op operation, r request) string {

@@ -542,6 +542,14 @@ var rows = map[string]row{
 		ask: made("log_stream", "/log-streams", logStream, nil)},
 	"test-log-stream": {need: admin, reach: onFleet, inert: "nobody listens",
 		ask: made("log_stream", "/log-streams", logStream, nil)},
+	"create-redaction-rule": {need: admin, reach: onFleet, writes: list("redactions", "redaction_version"),
+		ask: just(func(w *world, s side) any { return redacted(w, s) })},
+	"update-redaction-rule": {need: admin, reach: onFleet, writes: list("redactions", "redaction_version"),
+		ask: made("redaction", "/redaction/rules", redacted, func(w *world, s side) any { return obj{"note": w.name(s)} })},
+	"delete-redaction-rule": {need: admin, reach: onFleet, writes: list("redactions", "redaction_version"),
+		ask: made("redaction", "/redaction/rules", redacted, nil)},
+	"digest-value": {need: admin, reach: onFleet, inert: "nothing is kept",
+		ask: just(func(w *world, s side) any { return obj{"value": w.name(s)} })},
 	"create-upstream": {need: admin, reach: onFleet, writes: list("upstreams", "upstream_version"),
 		ask: just(func(w *world, s side) any { return voiceServer(w, s) })},
 	"update-upstream": {need: admin, reach: onFleet, writes: list("upstreams", "upstream_version"),
@@ -876,6 +884,10 @@ func serial(w *world, _ *principal, s side) request {
 
 func logStream(w *world, s side) any {
 	return obj{"name": w.name(s), "kind": "webhook", "url": "http://127.0.0.1:9/", "enabled": false}
+}
+
+func redacted(w *world, s side) any {
+	return obj{"tool": w.name(s), "path": "$.value"}
 }
 
 func hook(w *world, s side) any {

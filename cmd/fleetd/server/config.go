@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,7 +25,9 @@ import (
 	"fleetd/fleet/mail"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/outbound"
+	"fleetd/fleet/postgres"
 	"fleetd/fleet/publish"
+	"fleetd/fleet/record"
 	"fleetd/fleet/telemetry"
 )
 
@@ -186,6 +190,10 @@ type Config struct {
 	// deleted pictures; at least blobs.MinAge. 0 keeps them for ever. The command line sets a day by
 	// default.
 	BlobRetention time.Duration `help:"How long files that no record names stay in the blob store, at least 24h; 0: for ever." default:"24h" env:"FLEETD_BLOB_RETENTION"`
+
+	// Retain is how long the server keeps single kinds of the sealed record, instead of Retention: KIND=TIME,
+	// where TIME is a duration, or days such as 90d. See retainedKinds.
+	Retain []string `help:"How long to keep single kinds of records instead: call, action, connection, campaign_step or firmware (call=90d,connection=30d); 0: for ever." sep:"," env:"FLEETD_RETAIN" placeholder:"KIND=TIME"`
 
 	// AlertRetention is how long the server keeps alerts after they end. 0 keeps them for ever. The
 	// command line sets 90 days by default.
@@ -411,6 +419,9 @@ func (c *Config) check() error {
 	}
 	if c.AlertRetention < 0 {
 		return errors.New("--alert-retention cannot be negative; 0 keeps alerts for ever")
+	}
+	if _, err := c.retained(); err != nil {
+		return err
 	}
 	if c.SessionIdle < 0 || c.SessionIdle > 0 && c.SessionIdle < 2*time.Minute {
 		return errors.New("--session-idle must be 0 or at least 2m: requests are recorded once a minute")
@@ -642,6 +653,53 @@ func (c *Config) logger() *slog.Logger {
 // vitalsKept returns how long the history of vitals is kept: it grows faster than all other data.
 func (c *Config) vitalsKept() time.Duration {
 	return min(cmp.Or(c.Retention, telemetry.VitalsKept), telemetry.VitalsKept)
+}
+
+// retainedKinds are the kinds of the sealed record that [Config.Retain] names, and whether
+// [Config.Retention] applies to them, too.
+var retainedKinds = map[string]bool{record.Call.String(): true, record.Action.String(): true,
+	record.Connection.String(): true, record.Step.String(): false, record.Firmware.String(): false}
+
+// minRetain keeps what fleetd itself still reads: recent restarts and attempts at upgrades.
+const minRetain = 24 * time.Hour
+
+// retained returns how long each kind is kept.
+func (c *Config) retained() (map[string]time.Duration, error) {
+	keep := map[string]time.Duration{}
+	for kind, whole := range retainedKinds {
+		if whole {
+			keep[kind] = c.Retention
+		}
+	}
+	for _, text := range c.Retain {
+		kind, value, _ := strings.Cut(strings.TrimSpace(text), "=")
+		if _, known := retainedKinds[kind]; !known {
+			return nil, fmt.Errorf("--retain: unknown kind %q; use %s", kind,
+				strings.Join(slices.Sorted(maps.Keys(retainedKinds)), ", "))
+		}
+		d, err := time.ParseDuration(value)
+		if digits, days := strings.CutSuffix(value, "d"); days {
+			var n int
+			n, err = strconv.Atoi(digits)
+			d = time.Duration(n) * 24 * time.Hour
+			if n < 0 || n > 36500 {
+				err = strconv.ErrRange
+			}
+		}
+		if err != nil || d != 0 && d < minRetain {
+			return nil, fmt.Errorf("--retain: %q is not a time of at least 24h for %s; use 90d, 2160h, or 0 for ever", value, kind)
+		}
+		keep[kind] = d
+	}
+	return keep, nil
+}
+
+func (c *Config) retention() postgres.Retention {
+	keep, _ := c.retained() // checked
+	return postgres.Retention{Calls: keep[record.Call.String()], Audit: keep[record.Action.String()],
+		Connections: keep[record.Connection.String()], Steps: keep[record.Step.String()],
+		Firmware: keep[record.Firmware.String()], Snapshots: cmp.Or(c.PictureRetention, c.Retention),
+		Vitals: c.vitalsKept(), Alerts: c.AlertRetention}
 }
 
 func (c *Config) enrolmentMode() fleet.EnrolmentMode { return fleet.EnrolmentMode(c.Enrolment) }

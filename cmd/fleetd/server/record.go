@@ -8,6 +8,7 @@ import (
 	"fleetd/fleet/logstream"
 	"fleetd/fleet/publish"
 	"fleetd/fleet/record"
+	"fleetd/fleet/redaction"
 )
 
 // openRecord opens the log that seals the record of the fleet. This process appends to it, because it leads.
@@ -56,6 +57,19 @@ func (s *Server) openPublisher() (err error) {
 
 func openPlace(ctx context.Context, address string) (publish.Place, error) {
 	return blobs.OpenNamed(ctx, address)
+}
+
+// openRedaction loads the rules that keep values out of the record, before the first call is made.
+func (s *Server) openRedaction(ctx context.Context, sealer redaction.Sealer, secret []byte) (err error) {
+	s.Redaction, err = redaction.New(redaction.Options{Store: s.store, Sealer: sealer, Secret: secret, Log: s.log})
+	if err != nil {
+		return err
+	}
+	if err := s.Redaction.Load(ctx); err != nil {
+		return err
+	}
+	s.stages.add("redaction rules", s.Redaction.Run)
+	return nil
 }
 
 // openLogStreams starts what sends the sealed record to other systems.

@@ -60,6 +60,7 @@ import (
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/publish"
 	"fleetd/fleet/record"
+	"fleetd/fleet/redaction"
 	"fleetd/fleet/rollout"
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/telemetry"
@@ -98,6 +99,7 @@ type Server struct {
 	Approvals       *call.Approvals
 	Webhooks        *webhook.Service
 	LogStreams      *logstream.Service
+	Redaction       *redaction.Service
 	Policies        *policy.Service
 	Upstreams       *upstream.Service
 	Plugins         *plugin.Service
@@ -315,17 +317,18 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.openLogStreams(sealer)
+	if err := s.openRedaction(ctx, sealer, secret.key); err != nil {
+		return nil, err
+	}
 	s.History = history.New(s.store, time.Now)
 	s.Schedules = schedule.New(schedule.Options{Store: s.store, FanOuts: func() schedule.FanOuts { return s.FanOuts },
-		Authority: rightsNow{s}, Held: s.lease.Held, Log: log})
+		Authority: rightsNow{s}, Redaction: s.Redaction, Held: s.lease.Held, Log: log})
 	sweep, err := s.openSweep(ctx, log)
 	if err != nil {
 		return nil, err
 	}
-	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
-		Audit: cfg.Retention, Snapshots: cmp.Or(cfg.PictureRetention, cfg.Retention), Vitals: cfg.vitalsKept(),
-		Alerts: cfg.AlertRetention},
-		Sweep: sweep, Webhooks: s.Webhooks, Schedules: s.Schedules, Logger: log})
+	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: cfg.retention(), Sweep: sweep, Webhooks: s.Webhooks,
+		Schedules: s.Schedules, Logger: log})
 	if err != nil {
 		return nil, err
 	}
@@ -466,7 +469,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	s.stages.add("quarantines of tools", s.ToolQuarantines.Run)
 	s.Calls = call.New(call.Options{Store: s.store, Settled: s.settled, Targets: s.targets, Policy: s.Policies,
-		Pins: s.ToolPins, Quarantines: s.ToolQuarantines, Approvals: s.store, Link: links{s}, Encoder: links{s},
+		Pins: s.ToolPins, Quarantines: s.ToolQuarantines, Redaction: s.Redaction,
+		Approvals: s.store, Link: links{s}, Encoder: links{s},
 		Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
 		Interruptions: interruptions, Authority: s.authority, Held: s.lease.Held, Log: log, Observe: s.observed,
 		OrderAnswered: func(ctx context.Context, order fleet.Call, answer fleet.Answer) {
@@ -516,7 +520,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
 		Quarantines: s.store, Requeue: s.store.Requeue, RolledBack: s.store.RolledBackBuilds, Signed: len(imageKeys) > 0,
 		RequireApproval: cfg.RequireApproval, Linked: s.store.Linked, Authority: s.authority, Events: s.Events,
-		Wake: s.engine.Wake, Zone: s.zone, Log: log, Limits: s.Firmware.Limits})
+		Wake: s.engine.Wake, Zone: s.zone, Log: log, Limits: s.Firmware.Limits, Redacts: s.Redaction.Redacts})
 	s.stages.add("campaigns", s.engine.Run)
 
 	s.openCluster()

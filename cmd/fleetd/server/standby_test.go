@@ -450,7 +450,11 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 	exec(`DROP FUNCTION note_device_version, note_device_offer CASCADE`)
 	exec(`ALTER TABLE inventories DROP COLUMN catalogued, DROP COLUMN last_seen`)
 	// Of migrations 93 to 101.
-	exec(`DROP TABLE origins, log_stream_deliveries, log_streams, record_cosignatures`)
+	exec(`DROP TABLE origins, log_stream_deliveries, log_streams, redactions, redaction_version, call_digests,
+		record_cosignatures`)
+	for _, table := range []string{"calls", "fanouts"} {
+		exec(`ALTER TABLE ` + table + ` DROP COLUMN sealed_arguments`)
+	}
 	exec(`DROP INDEX snapshots_newest, snapshots_kind, url_links_blob, approvals_picture, call_waits_picture`)
 	exec(`ALTER TABLE calls DROP COLUMN origin_id, DROP COLUMN trace_id`)
 	exec(`ALTER TABLE audit_entries DROP COLUMN origin_id, DROP COLUMN trace_id`)
