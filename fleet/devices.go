@@ -45,7 +45,7 @@ type DeviceStore interface {
 	// DevicesByID returns the existing devices among ids, in no particular order.
 	DevicesByID(ctx context.Context, ids []DeviceID) ([]Device, error)
 	// CountBy breaks matching devices down by "board", "version", "presence" or "chip", largest first.
-	CountBy(ctx context.Context, q Query, field string) ([]DeviceCount, error)
+	CountBy(ctx context.Context, q Query, fields ...string) ([][]DeviceCount, error)
 	// CountEach counts the devices that match each of the queries, in one pass.
 	CountEach(ctx context.Context, queries []Query) ([]int, error)
 	// CountPictured counts the matching devices that have a stored picture.

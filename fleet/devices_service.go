@@ -119,21 +119,34 @@ func (s *Devices) CountDevices(ctx context.Context, q Query) (int, error) {
 	return s.store.CountDevices(ctx, q)
 }
 
-// CountBy breaks matching devices down by "board", "version", "presence" or
-// "chip", largest first.
+// CountBy breaks matching devices down by "board", "version", "presence", "chip" or "kind", largest first.
 func (s *Devices) CountBy(ctx context.Context, q Query, field string) ([]DeviceCount, error) {
+	counts, err := s.CountByFields(ctx, q, field)
+	if err != nil {
+		return nil, err
+	}
+	return counts[0], nil
+}
+
+// CountByFields breaks matching devices down by each of several fields, in one pass.
+func (s *Devices) CountByFields(ctx context.Context, q Query, fields ...string) ([][]DeviceCount, error) {
 	s.settle(ctx, "")
-	return s.store.CountBy(ctx, q, field)
+	return s.store.CountBy(ctx, q, fields...)
 }
 
 // CountPresence counts the devices in service by presence, for pages, REST and alerts
 // alike.
 func (s *Devices) CountPresence(ctx context.Context) (p PresenceSample, err error) {
 	counts, err := s.CountBy(ctx, Query{}, "presence")
+	return PresenceOf(counts), err
+}
+
+// PresenceOf adds up counts by presence.
+func PresenceOf(counts []DeviceCount) (p PresenceSample) {
 	for _, c := range counts {
 		p.Add(Presence(c.Value), c.Count)
 	}
-	return p, err
+	return p
 }
 
 // CountEach counts the devices that match each of the queries, in one pass.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -213,26 +214,46 @@ func (s *Store) DeviceIDs(ctx context.Context, q fleet.Query) ([]fleet.DeviceID,
 	return ids, nil
 }
 
-// CountBy counts matching devices by a field, largest first.
-func (s *Store) CountBy(ctx context.Context, q fleet.Query, field string) ([]fleet.DeviceCount, error) {
-	switch field {
-	case "board", "version", "presence", "chip", "kind":
-	default:
-		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_field", "value", field)
-	}
-	if field == "presence" { // a device that connects only for conversations is not lost
-		field = `CASE WHEN presence = 'offline' AND transport_given = 'ws' THEN '` + string(fleet.CountedBetween) + `' ELSE presence END`
+// fieldExpressions are the expressions of the fields that devices are counted by.
+var fieldExpressions = map[string]string{"board": "board", "version": "version", "chip": "chip", "kind": "kind",
+	// A device that connects only for conversations is not lost.
+	"presence": `CASE WHEN presence = 'offline' AND transport_given = 'ws' THEN '` + string(fleet.CountedBetween) +
+		`' ELSE presence END`}
+
+// maxCounted bounds the values of one field.
+const maxCounted = 1000
+
+// CountBy counts matching devices by each of the fields, in one pass over the devices, largest first.
+func (s *Store) CountBy(ctx context.Context, q fleet.Query, fields ...string) ([][]fleet.DeviceCount, error) {
+	var columns, names, absent []string
+	for i, field := range fields {
+		expression, known := fieldExpressions[field]
+		if !known {
+			return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_field", "value", field)
+		}
+		name := fmt.Sprintf("f%d", i)
+		columns, names, absent = append(columns, expression+" AS "+name), append(names, name), append(absent, "GROUPING("+name+")")
 	}
 	var w where
 	w.query(q, time.Now())
 	w.scope(ctx)
-	rows, _ := s.db.Query(ctx, `SELECT `+field+` AS value, count(*) AS count FROM devices`+w.String()+
-		` GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 1000`, w.args...)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.DeviceCount])
+	rows, _ := s.db.Query(ctx, `
+		SELECT array_position(ARRAY[`+strings.Join(absent, ", ")+`], 0) - 1, coalesce(`+strings.Join(names, ", ")+`), count(*)
+		FROM (SELECT `+strings.Join(columns, ", ")+` FROM devices`+w.String()+`) d
+		GROUP BY GROUPING SETS (`+strings.Join(names, ", ")+`) ORDER BY 3 DESC, 2`, w.args...)
+	counts := make([][]fleet.DeviceCount, len(fields))
+	var field int
+	var c fleet.DeviceCount
+	_, err := pgx.ForEachRow(rows, []any{&field, &c.Value, &c.Count}, func() error {
+		if len(counts[field]) < maxCounted {
+			counts[field] = append(counts[field], c)
+		}
+		return nil
+	})
 	if err != nil {
-		return nil, fmt.Errorf("count devices by %s: %w", field, domainError(err))
+		return nil, fmt.Errorf("count devices by %s: %w", strings.Join(fields, ", "), domainError(err))
 	}
-	return list, nil
+	return counts, nil
 }
 
 // Facts returns the contents of the device's latest boot poll.

@@ -311,12 +311,13 @@ func TestCountBy(t *testing.T) {
 	if err := s.SavePolls(ctx, []enrolment.PollRecord{p}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.CountBy(ctx, query(t, ""), "board")
+	got, err := s.CountBy(ctx, query(t, ""), "board", "presence")
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, got, []fleet.DeviceCount{{Value: "bread-compact-wifi", Count: 3}, {Value: "esp-box-3", Count: 1}})
-	_, err = s.CountBy(ctx, query(t, ""), "notes")
+	same(t, got, [][]fleet.DeviceCount{{{Value: "bread-compact-wifi", Count: 3}, {Value: "esp-box-3", Count: 1}},
+		{{Value: "pending", Count: 4}}})
+	_, err = s.CountBy(ctx, query(t, ""), "board", "notes")
 	wantKind(t, err, fleet.ErrInvalid)
 	if n, err := s.CountDevices(ctx, query(t, "board:esp*")); n != 1 || err != nil {
 		t.Errorf("CountDevices = %d, %v", n, err)

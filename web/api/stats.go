@@ -105,19 +105,16 @@ func (in *statsInput) lookBack(now time.Time) (time.Time, time.Duration, error) 
 }
 
 func (a *api) countDevices(ctx context.Context, v *statsView) error {
-	p, err := a.Devices.CountPresence(ctx)
+	counts, err := a.Devices.CountByFields(ctx, fleet.Query{}, "presence", "version", "board", "chip")
 	if err != nil {
 		return err
 	}
+	p := fleet.PresenceOf(counts[0])
 	v.Devices = p.Joined() + p.Pending + p.Between
 	v.Presence = PresenceCounts{Online: p.Online, Unresponsive: p.Unresponsive, UnknownEdge: p.UnknownEdge,
 		Offline: p.Offline, Pending: p.Pending, Conversations: p.Between}
-	for field, to := range map[string]*[]countView{"version": &v.Versions, "board": &v.Boards, "chip": &v.Chips} {
-		counts, err := a.Devices.CountBy(ctx, fleet.Query{}, field)
-		if err != nil {
-			return err
-		}
-		*to = listOf(counts, func(c fleet.DeviceCount) countView { return countView(c) }).Body.Items
+	for i, to := range []*[]countView{&v.Versions, &v.Boards, &v.Chips} {
+		*to = listOf(counts[i+1], func(c fleet.DeviceCount) countView { return countView(c) }).Body.Items
 	}
 	return nil
 }

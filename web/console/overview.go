@@ -35,11 +35,7 @@ func (s *Server) showOverview(r *http.Request) (answer, error) {
 	})
 	parts.Go(func() error { return s.fleetHistory(partsCtx, &page) })
 	parts.Go(func() (err error) {
-		page.Versions, err = s.breakdown(partsCtx, "version")
-		return err
-	})
-	parts.Go(func() (err error) {
-		page.Boards, err = s.breakdown(partsCtx, "board")
+		page.Versions, page.Boards, err = s.breakdown(partsCtx)
 		return err
 	})
 	parts.Go(func() (err error) {
@@ -177,13 +173,17 @@ func thin(samples []fleet.PresenceSample) []fleet.PresenceSample {
 }
 
 // breakdown counts the boards: a program has neither board nor firmware.
-func (s *Server) breakdown(ctx context.Context, field string) ([]fleet.DeviceCount, error) {
-	boards, err := fleet.ParseQuery("-kind:" + string(fleet.DevicePlugin) + "," + string(fleet.DeviceEndpoint))
+func (s *Server) breakdown(ctx context.Context) (versions, boards []fleet.DeviceCount, err error) {
+	ofBoards, err := fleet.ParseQuery("-kind:" + string(fleet.DevicePlugin) + "," + string(fleet.DeviceEndpoint))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	counts, err := s.Devices.CountBy(ctx, boards, field)
-	return counts[:min(len(counts), overviewRows)], err
+	counts, err := s.Devices.CountByFields(ctx, ofBoards, "version", "board")
+	if err != nil {
+		return nil, nil, err
+	}
+	first := func(list []fleet.DeviceCount) []fleet.DeviceCount { return list[:min(len(list), overviewRows)] }
+	return first(counts[0]), first(counts[1]), nil
 }
 
 func (s *Server) runningFanOuts(ctx context.Context) ([]ui.FanOutRow, error) {

@@ -449,13 +449,14 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 		tool_usage, tool_usage_days, tool_usage_hours`) // of migration 91
 	exec(`DROP FUNCTION note_device_version, note_device_offer CASCADE`)
 	exec(`ALTER TABLE inventories DROP COLUMN catalogued, DROP COLUMN last_seen`)
-	// Of migrations 93 to 101.
+	// Of migrations 93 to 102.
 	exec(`DROP TABLE origins, log_stream_deliveries, log_streams, redactions, redaction_version, call_digests,
 		record_cosignatures`)
 	for _, table := range []string{"calls", "fanouts"} {
 		exec(`ALTER TABLE ` + table + ` DROP COLUMN sealed_arguments`)
 	}
-	exec(`DROP INDEX snapshots_newest, snapshots_kind, url_links_blob, approvals_picture, call_waits_picture`)
+	exec(`DROP INDEX snapshots_newest, snapshots_kind, url_links_blob, approvals_picture, call_waits_picture, calls_actor_failures,
+		calls_tool_failures`)
 	exec(`ALTER TABLE calls DROP COLUMN origin_id, DROP COLUMN trace_id`)
 	exec(`ALTER TABLE audit_entries DROP COLUMN origin_id, DROP COLUMN trace_id`)
 	exec(`DROP INDEX presence_changes_newest, deployment_events_newest, device_firmware_newest`)
