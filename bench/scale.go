@@ -58,7 +58,7 @@ func (c *scaleCommand) Run(ctx context.Context) error {
 // A scale is one run of [scaleCommand].
 type scale struct {
 	c     *scaleCommand
-	dir   string // data directory of fleetd; PostgreSQL is beside it
+	dir   string // data directory of fleetd; that of PostgreSQL has the suffix -postgres
 	now   time.Time
 	queue [][]any // rows of record_queue
 	pages []*scalePage
@@ -392,7 +392,8 @@ func (m *scale) list() []*scalePage {
 	var pages []*scalePage
 	add := func(limit time.Duration, prefix string, paths ...string) {
 		for _, path := range paths {
-			pages = append(pages, &scalePage{name: "GET " + prefix + path, path: prefix + path, limit: limit, console: prefix == ""})
+			path = prefix + path
+			pages = append(pages, &scalePage{name: "GET " + path, path: path, limit: limit, console: prefix == ""})
 		}
 	}
 	add(all, "/api/v1", "/stats", "/devices", "/devices?q=board:board-3&sort=-last_seen", "/devices?q=kitchen",

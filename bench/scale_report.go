@@ -121,7 +121,9 @@ func (m *scale) report() string {
 	}
 	b.WriteString("\n## Plans\n\nThe slowest statement of each page as PostgreSQL executed it (`auto_explain` with `log_analyze`, which " +
 		"slows\nstatements down), slowest page first. Pages whose statements all took less than 2 ms are left out.\n")
-	slowest := slices.SortedStableFunc(slices.Values(m.pages), func(x, y *scalePage) int { return cmp.Compare(y.took, x.took) })
+	slowest := slices.SortedStableFunc(slices.Values(m.pages), func(x, y *scalePage) int {
+		return cmp.Compare(y.took, x.took)
+	})
 	for _, p := range slowest {
 		if p.plan != "" {
 			fmt.Fprintf(&b, "\n### %s\n\n```\n%s\n```\n", p.name, p.plan)

@@ -41,7 +41,8 @@ func SealPresence(ctx context.Context, db *pgxpool.Pool, seal func(leaves []byte
 	rows, _ := db.Query(ctx, `
 		SELECT string_agg(record_leaf(4, convert_to(device_id, 'UTF8'), at, record_connection(device_id, at, presence,
 			evidence_code, evidence_params, transport)), '')
-		FROM (SELECT *, row_number() OVER (ORDER BY at) / $1 AS part FROM presence_changes) p GROUP BY part ORDER BY part`, flush)
+		FROM (SELECT *, row_number() OVER (ORDER BY at) / $1 AS part FROM presence_changes) p
+		GROUP BY part ORDER BY part`, flush)
 	var b []byte
 	_, err := pgx.ForEachRow(rows, []any{&b}, func() error { seal(b); return nil })
 	return err

@@ -232,7 +232,8 @@ func (s *Store) CountBy(ctx context.Context, q fleet.Query, fields ...string) ([
 			return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_field", "value", field)
 		}
 		name := fmt.Sprintf("f%d", i)
-		columns, names, absent = append(columns, expression+" AS "+name), append(names, name), append(absent, "GROUPING("+name+")")
+		columns = append(columns, expression+" AS "+name)
+		names, absent = append(names, name), append(absent, "GROUPING("+name+")")
 	}
 	var w where
 	w.query(q, time.Now())

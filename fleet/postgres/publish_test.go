@@ -52,7 +52,9 @@ func newWitness(t *testing.T, ofLog string) *testWitness {
 	check(t, err)
 	w.key, err = cosignature.VKeyToCosignatureV1(public)
 	check(t, err)
-	w.Server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, ofLog) }))
+	w.Server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.serve(rw, r, ofLog)
+	}))
 	t.Cleanup(w.Close)
 	return w
 }
@@ -320,7 +322,7 @@ func TestDestinationsThatFail(t *testing.T) {
 	p.has(t, 11)
 	p.stop()
 
-	// Where nobody listens.
+	// An address without a listener.
 	w.Close()
 	p = startPublisher(t, publish.Options{Store: l, To: []string{w.URL + "/sesame"}, Log: slog.New(slog.NewTextHandler(&log, nil))}, w.URL)
 	p.fails(t, "checkpoint_unreachable")

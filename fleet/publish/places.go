@@ -15,7 +15,7 @@ import (
 )
 
 // objects keeps every checkpoint that it gets, because the one before a change of the log is the one that shows it,
-// and the latest under a name of its own.
+// and the latest under a fixed name.
 func (p *Publisher) objects(address string) func(context.Context, record.Checkpoint) error {
 	var place Place
 	return func(ctx context.Context, c record.Checkpoint) (err error) {
@@ -42,7 +42,7 @@ func client(guard *outbound.Guard) *http.Client {
 // maxAnswer bounds the answer of a server, in bytes.
 const maxAnswer = 16 << 10
 
-// post sends text. It returns the answer's body, also with the error of an answer that is none of success.
+// post sends text. It returns the answer's body, also with the error of a status that is no success.
 func (p *Publisher) post(ctx context.Context, address, text string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(text))
 	if err != nil {

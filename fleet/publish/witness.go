@@ -40,7 +40,7 @@ func (p *Publisher) witness(text string) (*destination, error) {
 	return &destination{kind: Witness, to: verifier.Name(), send: w.send}, nil
 }
 
-// statusError is an answer of HTTP that is none of success.
+// A statusError is an answer of HTTP whose status is no success.
 type statusError struct {
 	refusal
 	status int

@@ -186,7 +186,7 @@ func (s *Service) Prove(ctx context.Context, entry int64) (Proof, error) {
 }
 
 // cosigned returns the checkpoint with the entry that most witnesses signed, the largest of several, with all their
-// signatures; the latest checkpoint if there is none.
+// signatures; without one, the latest checkpoint.
 func (s *Service) cosigned(ctx context.Context, latest Checkpoint, entry int64) (Checkpoint, error) {
 	notes, err := s.o.Store.CosignedCheckpoints(ctx)
 	if err != nil {
