@@ -141,8 +141,11 @@ func (p *Publisher) plain(address string) (*destination, error) {
 	return nil, errors.New("an address for checkpoints has an unknown form; " + addressForm)
 }
 
-// States returns the states of all destinations.
+// States returns the states of all destinations; nil has none.
 func (p *Publisher) States() []State {
+	if p == nil {
+		return nil
+	}
 	list := make([]State, len(p.all))
 	for i, d := range p.all {
 		d.mu.Lock()

@@ -215,6 +215,7 @@ var rows = map[string]row{
 	"get-alert-thresholds": reads(onFleet, viewer), "list-upstreams": people(reads(onFleet, viewer)), "get-upstream": people(reads(onFleet, viewer)),
 	"match-upstream": people(reads(onFleet, viewer)), "get-alert-mail": people(reads(onFleet, admin)), "list-webhooks": people(reads(onFleet, admin)),
 	"list-log-streams": people(reads(onFleet, admin)), "get-log-stream": people(reads(onFleet, admin)),
+	"list-redaction-rules": people(reads(onFleet, admin)), "get-redaction-rule": people(reads(onFleet, admin)),
 	"list-endpoints": people(reads(onFleet, admin)), "get-endpoint": people(reads(onFleet, admin)),
 	"list-plugins": people(reads(onFleet, admin)), "get-plugin": people(reads(onFleet, admin)), "get-plugin-log": people(reads(onFleet, admin)),
 	"get-record": people(reads(onFleet, viewer)), "get-verification": people(absent(reads(onFleet, viewer))),
