@@ -234,8 +234,9 @@ func TestFeedOfTheRecord(t *testing.T) {
 			t.Skip("mosquitto_sub is not installed (Debian: mosquitto-clients)")
 		}
 		host, port, _ := net.SplitHostPort(d.EventsMQTTAddr().String())
+		before := d.feed.Stats().Connections
 		for _, version := range []string{"mqttv311", "mqttv5"} {
-			before := d.feed.Stats().Connections
+			d.eventually("the earlier connection has ended", func() bool { return d.feed.Stats().Connections == before })
 			cmd := exec.CommandContext(t.Context(), path, "-V", version, "-h", host, "-p", port, "-u", "me", "-P", viewer,
 				"-q", "1", "-t", "fleet/events/call/+", "-C", "1", "-W", "60", "-v")
 			var out, problems bytes.Buffer
