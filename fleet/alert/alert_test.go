@@ -415,6 +415,29 @@ func TestDisksCertificatesAndUpstreams(t *testing.T) {
 	w.is("certificate_expiring open bad 0")
 }
 
+func TestReceiversOfTheRecord(t *testing.T) {
+	stream, witness := alert.Receiver{Name: "siem"}, alert.Receiver{Name: "witness.example/w1"}
+	w := newWorld(t, func(o *alert.Options) {
+		o.Receivers = func() []alert.Receiver { return []alert.Receiver{stream, witness} }
+	})
+	stream.Down = w.now
+	w.pass(5 * time.Minute)
+	w.is()
+	w.pass(8 * time.Minute)
+	w.is("record_not_delivered open warning 0")
+	if a := w.only(); a.Subject != "siem" || a.Params.Case() != "" {
+		t.Errorf("the alert is about %q, case %q", a.Subject, a.Params.Case())
+	}
+	stream.Down = time.Time{}
+	witness.Down, witness.Replaced = w.now, true
+	w.pass(2 * time.Minute)
+	w.is("record_not_delivered open bad 0", "record_not_delivered open warning 0")
+	w.pass(10 * time.Minute)
+	if a := w.only(); a.Subject != "witness.example/w1" || a.Params.Case() != "replaced" {
+		t.Errorf("the alert is about %q, case %q", a.Subject, a.Params.Case())
+	}
+}
+
 func TestPlugins(t *testing.T) {
 	lamp, wrong := alert.Plugin{Name: "lamp"}, alert.Plugin{Name: "wrong"}
 	w := newWorld(t, func(o *alert.Options) {

@@ -24,6 +24,7 @@ const (
 	DiskLow         Kind = "disk_low"             // less than Percent of a disk is free
 	UpstreamDown    Kind = "upstream_down"        // a voice server has been unreachable for Span
 	PluginCrashing  Kind = "plugin_crashing"      // a plug-in ended often or is invalid, and has not run for Span
+	RecordRefused   Kind = "record_not_delivered" // a receiver of the record has failed for Span
 	ToolQuarantined Kind = "tool_quarantined"     // tools of a program wait in quarantine for an administrator
 	NoStandby       Kind = "no_standby"           // no core of the cluster has stood by for Span
 	EdgeGone        Kind = "edge_gone"            // an edge of the cluster is gone
@@ -116,6 +117,9 @@ var Conditions = []Condition{
 	{Kind: PluginCrashing, Every: lookEvery, Params: []string{"name", "since_at", "why"},
 		Default: Threshold{Span: time.Minute}, Least: Threshold{Span: time.Second}, Most: Threshold{Span: day},
 		look: (*Service).plugins},
+	{Kind: RecordRefused, Every: lookEvery, Params: []string{"name", "since_at"},
+		Default: Threshold{Span: 10 * time.Minute}, Least: Threshold{Span: time.Second}, Most: Threshold{Span: 30 * day},
+		look: (*Service).receivers},
 	{Kind: ToolQuarantined, Every: lookEvery, AtOnce: true, Params: []string{"name", "n", "tool"},
 		look: (*Service).quarantinedTools},
 	{Kind: NoStandby, Every: lookEvery, AtOnce: true, Params: []string{"since_at"},

@@ -63,6 +63,13 @@ type Plugin struct {
 	Invalid bool         // its definition is wrong
 }
 
+// A Receiver gets the sealed record: a log stream, a place for checkpoints, or a witness.
+type Receiver struct {
+	Name     string
+	Down     time.Time // since when it fails; zero if it does not
+	Replaced bool      // it is a witness that knows another log, or a longer one
+}
+
 // Quarantined are the tools of one program in quarantine.
 type Quarantined struct {
 	Device fleet.DeviceID
@@ -270,6 +277,25 @@ func (s *Service) plugins(_ context.Context, v view) (found []finding, ok bool, 
 			params: figures("name", p.Name, "since_at", p.Down, "why", p.Why)}
 		if p.Invalid {
 			f.params["case"] = "invalid"
+		}
+		found = append(found, f)
+	}
+	return found, true, nil
+}
+
+// receivers finds receivers of the record that fail. What a witness says about a replaced log does not wait.
+func (s *Service) receivers(_ context.Context, v view) (found []finding, ok bool, err error) {
+	if s.o.Receivers == nil {
+		return nil, true, nil
+	}
+	for _, r := range s.o.Receivers() {
+		_, open := v.open[r.Name]
+		if r.Down.IsZero() || !open && !r.Replaced && v.now.Sub(r.Down) < v.threshold.Span {
+			continue
+		}
+		f := finding{subject: r.Name, severity: Warning, since: r.Down, params: figures("name", r.Name, "since_at", r.Down)}
+		if r.Replaced {
+			f.severity, f.params["case"] = Bad, "replaced"
 		}
 		found = append(found, f)
 	}

@@ -44,6 +44,7 @@ type Options struct {
 	Disks        func() []Disk                        // nil: none
 	Upstreams    func(ctx context.Context) []Upstream // voice servers; nil: none
 	Plugins      func() []Plugin                      // nil: none
+	Receivers    func() []Receiver                    // nil: none
 	Quarantined  func() []Quarantined                 // nil: none
 	Nodes        func() []cluster.Node                // nil: fleetd is not in a cluster
 }

@@ -93,8 +93,8 @@ func (s *Service) changed(ctx context.Context, err error) error {
 
 // A State summarises the enabled streams.
 type State struct {
-	Failing int   // streams whose latest attempt failed
-	Lag     int64 // entries that the slowest has not got yet
+	Failing []string // names of streams whose latest attempt failed
+	Lag     int64    // entries that the slowest has not got yet
 }
 
 // State returns the state of a second ago.
@@ -111,7 +111,7 @@ func (s *Service) noteState(list []Stream) {
 		if st.Enabled {
 			state.Lag = max(state.Lag, st.Lag(s.Size()))
 			if st.Failures > 0 {
-				state.Failing++
+				state.Failing = append(state.Failing, st.Name)
 			}
 		}
 	}

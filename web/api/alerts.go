@@ -35,7 +35,7 @@ func (a *api) registerAlerts() {
 // AlertView is an alert. It is exported so that alertWithHistory can embed it.
 type AlertView struct {
 	ID       uuid.UUID      `json:"id"`
-	Kind     alert.Kind     `json:"kind" enum:"online_dropped,flapping,devices_offline,crash_loop,rolled_back,campaign_stopped,campaign_stuck,tools_changed,certificate_expiring,disk_low,upstream_down,plugin_crashing,tool_quarantined,no_standby,edge_gone,versions_differ"`
+	Kind     alert.Kind     `json:"kind" enum:"online_dropped,flapping,devices_offline,crash_loop,rolled_back,campaign_stopped,campaign_stuck,tools_changed,certificate_expiring,disk_low,upstream_down,plugin_crashing,record_not_delivered,tool_quarantined,no_standby,edge_gone,versions_differ"`
 	Subject  string         `json:"subject" doc:"Id of the campaign, or name of the certificate, disk, voice server, plug-in or device that it is about; empty for the fleet"`
 	State    alert.Status   `json:"state" enum:"open,acknowledged,ended"`
 	Severity alert.Severity `json:"severity" enum:"warning,bad" doc:"It may rise while the alert lasts, but never falls"`
@@ -132,7 +132,7 @@ func (a *api) acknowledgeAlert(ctx context.Context, by fleet.Principal, in *ackn
 
 // thresholdView is the threshold of one condition.
 type thresholdView struct {
-	Kind    alert.Kind `json:"kind" enum:"online_dropped,flapping,devices_offline,crash_loop,rolled_back,campaign_stopped,campaign_stuck,tools_changed,certificate_expiring,disk_low,upstream_down,plugin_crashing,tool_quarantined,no_standby,edge_gone,versions_differ"`
+	Kind    alert.Kind `json:"kind" enum:"online_dropped,flapping,devices_offline,crash_loop,rolled_back,campaign_stopped,campaign_stuck,tools_changed,certificate_expiring,disk_low,upstream_down,plugin_crashing,record_not_delivered,tool_quarantined,no_standby,edge_gone,versions_differ"`
 	Enabled bool       `json:"enabled"`
 	Percent *int       `json:"percent,omitempty" doc:"online_dropped: points that the share of devices online fell by; flapping: of the fleet, from which on it is bad; disk_low: of the disk that is free"`
 	Span    *int64     `json:"span_ms,omitempty" doc:"The period that the condition covers or must last; see docs/alerts.md"`
@@ -178,7 +178,7 @@ func (a *api) getAlertThresholds(ctx context.Context, by fleet.Principal, _ *str
 type updateThresholdsInput struct {
 	Body struct {
 		Conditions []struct {
-			Kind    alert.Kind `json:"kind" enum:"online_dropped,flapping,devices_offline,crash_loop,rolled_back,campaign_stopped,campaign_stuck,tools_changed,certificate_expiring,disk_low,upstream_down,plugin_crashing,tool_quarantined,no_standby,edge_gone,versions_differ"`
+			Kind    alert.Kind `json:"kind" enum:"online_dropped,flapping,devices_offline,crash_loop,rolled_back,campaign_stopped,campaign_stuck,tools_changed,certificate_expiring,disk_low,upstream_down,plugin_crashing,record_not_delivered,tool_quarantined,no_standby,edge_gone,versions_differ"`
 			Enabled *bool      `json:"enabled,omitempty"`
 			Percent *int       `json:"percent,omitempty" minimum:"0" maximum:"100"`
 			Span    *int64     `json:"span_ms,omitempty" minimum:"0" maximum:"31536000000"`

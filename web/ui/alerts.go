@@ -134,6 +134,8 @@ func (v AlertCard) place(ctx context.Context) (to, key string) {
 		return CampaignPath(v.Alert.Subject), "alert.campaign"
 	case v.Alert.Kind == alert.PluginCrashing && page(ctx).Admin:
 		return PluginPath(v.Alert.Subject), "alert.plugin"
+	case v.Alert.Kind == alert.RecordRefused:
+		return PathRecord, "record.title"
 	case v.Alert.Kind == alert.NoStandby || v.Alert.Kind == alert.EdgeGone || v.Alert.Kind == alert.VersionsDiffer:
 		return PathCluster, "alert.cluster"
 	case v.Alert.Kind == alert.ToolQuarantined:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,10 +16,12 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
+	"fleetd/fleet/logstream"
 	"fleetd/fleet/mail"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
+	"fleetd/fleet/publish"
 	"fleetd/fleet/upstream"
 	"fleetd/web/i18n"
 )
@@ -55,6 +58,7 @@ func (s *Server) watchAlerts(ctx context.Context, cert *certificate) error {
 	o.Upstreams = (&upstreamProbe{states: s.Upstreams.States, dial: s.outbound.DialWritten,
 		down: make(map[uuid.UUID]time.Time)}).look
 	o.Plugins = (&pluginProbe{list: s.Plugins.List, down: make(map[string]time.Time)}).look
+	o.Receivers = (&receiverProbe{streams: s.LogStreams, places: s.Publisher, down: make(map[string]time.Time)}).look
 	o.Quarantined = func() []alert.Quarantined { return quarantinedTools(s.ToolQuarantines.All()) }
 	if s.node != nil {
 		o.Nodes = s.nodes
@@ -243,4 +247,27 @@ func (m alertMails) text(lang string, d alert.Digest) (subject, text string) {
 		}
 	}
 	return i18n.Text(l, "mail.subject.ended", "n", 0, "open", d.Open), b.String()
+}
+
+// receiverProbe finds the log streams, places and witnesses that do not take the record.
+type receiverProbe struct {
+	streams *logstream.Service
+	places  *publish.Publisher
+	down    map[string]time.Time // the time since which each stream fails; used by the loop of alerts alone
+}
+
+func (p *receiverProbe) look() (all []alert.Receiver) {
+	failing := p.streams.State().Failing
+	for _, name := range failing {
+		if p.down[name].IsZero() {
+			p.down[name] = time.Now().UTC()
+		}
+		all = append(all, alert.Receiver{Name: name, Down: p.down[name]})
+	}
+	maps.DeleteFunc(p.down, func(name string, _ time.Time) bool { return !slices.Contains(failing, name) })
+	for _, place := range p.places.States() {
+		all = append(all, alert.Receiver{Name: place.To, Down: place.Since,
+			Replaced: place.Why.Is("witness_ahead") || place.Why.Is("witness_inconsistent")})
+	}
+	return all
 }

@@ -78,7 +78,7 @@ func (s *Server) openLogStreams(sealer logstream.Sealer) {
 		Logger: s.log})
 	s.stages.run("log streams", s.LogStreams.Run)
 	s.metrics.gauge("fleetd_log_streams_failing", "Log streams whose receiver refused or missed the latest entries.", nil,
-		func() float64 { return float64(s.LogStreams.State().Failing) })
+		func() float64 { return float64(len(s.LogStreams.State().Failing)) })
 	s.metrics.gauge("fleetd_log_stream_lag_entries", "Entries that the slowest log stream has not delivered.", nil,
 		func() float64 { return float64(s.LogStreams.State().Lag) })
 }
