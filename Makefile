@@ -66,6 +66,12 @@ generate: ## generate the Go code of the templ pages, and the client's types of 
 # Tests of durations, which are valid only on an idle machine.
 bounded = ^(TestDeviceListIsInstant|TestSpeedWithTenThousandDevices|TestBulkSpeed|TestConditionsOfALargeFleet|TestSpokenCallAmongOthers|TestCallsDuringFlood|TestBootPollsDoNotWaitForVoiceServers|TestRecordSpeed)$$
 
+.PHONY: bench-scale
+bench-scale: ## measure pages and the record of 100,000 devices and 10 million calls, into bench/SCALE.md (CALLS=10000000)
+	@scripts/setup test
+	@go build -o bin/ ./bench ./cmd/fleetd
+	@exec bin/bench scale --calls $(or $(CALLS),10000000) --output bench/SCALE.md
+
 .PHONY: bench
 bench: ## measure against Mosquitto and PostgreSQL, into bench/RESULTS.md and results.json (ROUNDS=5; COMPARE=FILE)
 	@scripts/setup test

@@ -97,7 +97,7 @@ func slowestPlan(dir string, from int64) (string, error) {
 // report returns the report as Markdown.
 func (m *scale) report() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# A year of calls\n\nWritten by `bin/bench scale --calls %d --devices %d --output bench/SCALE.md` on %s: %d devices, "+
+	fmt.Fprintf(&b, "# A year of calls\n\nWritten by `make bench-scale` (`bin/bench scale --calls %d --devices %d --output bench/SCALE.md`) on %s: %d devices, "+
 		"%d calls\nof a year in monthly partitions, %d entries in the sealed record, a database of %s. fleetd serve, PostgreSQL "+
 		"with\nfleetd's settings and the client share %d processors. A time is that of a whole request over loopback, median of 5\n"+
 		"after a first one. The limits are 100 ms, and 50 ms for what concerns one device.\n\n", m.c.Calls, m.c.Devices,

@@ -161,6 +161,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	for _, d := range p.all {
 		all.Go(func() { p.serve(ctx, d) })
 	}
+	<-ctx.Done() // also without a destination
 	all.Wait()
 	return nil
 }
