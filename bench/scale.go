@@ -124,8 +124,8 @@ func (m *scale) onDatabase(ctx context.Context, use func(db *pgxpool.Pool) error
 func (m *scale) fill(ctx context.Context) error {
 	begun := time.Now()
 	seal := func(leaves []byte) { m.queue = append(m.queue, []any{leaves}) }
-	f := large.Fleet{Devices: m.c.Devices, Calls: m.c.Calls, FanOuts: 1000, Actions: m.c.Calls / 50,
-		Span: days * 24 * time.Hour, Now: m.now, Seal: seal}
+	f := m.fleet()
+	f.Seal = seal
 	err := m.onDatabase(ctx, func(db *pgxpool.Pool) error {
 		if err := f.Write(ctx, db); err != nil {
 			return err
@@ -254,13 +254,13 @@ func (m *scale) export(ctx context.Context, r *rig) error {
 		if err != nil {
 			return err
 		}
-		lines, half, last := 0, 0.0, ""
+		lines, early, last := 0, 0.0, ""
 		for scan := bufio.NewScanner(resp.Body); lines < 1_000_000 && scan.Scan(); lines++ {
 			last = scan.Text()
 			if lines%10_000 == 0 {
 				now := rss(r.fleetd.pid)
 				if most = max(most, now); lines < 100_000 {
-					half = max(half, now)
+					early = max(early, now)
 				}
 			}
 		}
@@ -269,7 +269,7 @@ func (m *scale) export(ctx context.Context, r *rig) error {
 			return fmt.Errorf("an export ended after %d lines: %s", lines, last)
 		}
 		m.say("%d calls exported as %s in %.1f s: fleetd's memory was %.0f MiB before, at most %.0f MiB in the first 100,000 "+
-			"and %.0f MiB in all", lines, format, time.Since(begun).Seconds(), before/1024, half/1024, most/1024)
+			"and %.0f MiB in all", lines, format, time.Since(begun).Seconds(), before/1024, early/1024, most/1024)
 	}
 	return nil
 }
@@ -400,7 +400,7 @@ func (m *scale) list() []*scalePage {
 		"/devices?q=presence:online+-hold&sort=version", "/devices?q=tool:self.t2&sort=-created",
 		"/devices?q="+url.QueryEscape("seen<1d -tag:lab version>=1.2 board:board-1*"),
 		"/calls", "/calls?tool=self.t3", "/calls?tool=none", "/calls?actor=op5", "/calls?state=timed_out", "/calls?state=refused",
-		"/calls?actor=op5&state=timed_out", "/calls?since="+ago(200)+"&until="+ago(199), "/calls?fanout="+m.fanOut(),
+		"/calls?actor=op5&state=timed_out", "/calls?since="+ago(200)+"&until="+ago(199), "/calls?fanout="+m.fleet().FanOut(500).String(),
 		"/audit?kind=call", "/audit?kind=action", "/audit", "/audit?actor=op5", "/audit?action=device.hold&since="+ago(300)+"&until="+ago(299),
 		"/audit?kind=connection", "/audit?kind=connection&outcome=offline", "/audit?since="+ago(100)+"&until="+ago(99),
 		"/fanouts", "/tools", "/tools/self.t3", "/campaigns", "/history/devices?as_of="+ago(300), "/history/devices?as_of="+ago(45)+"&q=board:board-3",
@@ -419,6 +419,8 @@ func (m *scale) list() []*scalePage {
 	return pages
 }
 
-func (m *scale) fanOut() string {
-	return large.Fleet{FanOuts: 1000, Span: 365 * 24 * time.Hour, Now: m.now}.FanOut(500).String()
+// fleet is what fill writes.
+func (m *scale) fleet() large.Fleet {
+	return large.Fleet{Devices: m.c.Devices, Calls: m.c.Calls, FanOuts: 1000, Actions: m.c.Calls / 50,
+		Span: days * 24 * time.Hour, Now: m.now}
 }

@@ -17,7 +17,7 @@ import (
 // names it, and storing it again makes it young: within this time, each upload commits its record.
 const MinAge = 24 * time.Hour
 
-// Limits of one sweep. The next one goes on where it ended.
+// Limits of one sweep. The next sweep continues after its last blob.
 const (
 	maxSwept    = 100_000 // blobs looked at
 	maxDeleted  = 10_000

@@ -122,7 +122,7 @@ func testUnnamed(t *testing.T, p place) {
 	}
 }
 
-// A sweep is bounded, and the next one goes on where it ended.
+// A sweep is bounded, and the next one continues after its last blob.
 func TestSweepsAreBounded(t *testing.T) {
 	s, dir := open(t)
 	for i := range 300 {

@@ -273,7 +273,7 @@ func TestWitnessOfAReplacedLog(t *testing.T) {
 		t.Errorf("the witness signed another log, of %d entries", c.Size)
 	}
 
-	// The right log goes on, also without the memory of what the witness has.
+	// The right log continues, even if fleetd has lost the size that the witness signed.
 	_, err := l.db.Exec(t.Context(), `DELETE FROM record_cosignatures`)
 	check(t, err)
 	l.grow(50)
@@ -330,6 +330,22 @@ func TestDestinationsThatFail(t *testing.T) {
 	if strings.Contains(log.String(), "sesame") {
 		t.Errorf("the address is in the log: %s", &log)
 	}
+}
+
+// A part of the server that returns stops the server.
+func TestPublisherWithoutDestinations(t *testing.T) {
+	p, err := publish.New(publish.Options{Every: time.Hour})
+	check(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	select {
+	case err := <-done:
+		t.Fatalf("it ended: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	cancel()
+	check(t, <-done)
 }
 
 func TestPublisherRefusesAddresses(t *testing.T) {

@@ -1,6 +1,7 @@
 // Package publish copies the signed checkpoints of the sealed record (package record) to places outside of the
-// database: directories, buckets of S3, webhooks, and witnesses, which check that each checkpoint continues the one
-// before and sign it, too (C2SP tlog-witness). Whoever writes another log into the database cannot change these.
+// database: directories, buckets of S3, webhooks, and witnesses. A witness checks that each checkpoint continues the
+// previous one, and then signs it (C2SP tlog-witness). Somebody who replaces the log in the database cannot change
+// these copies.
 //
 // [Publisher.Run] runs in the leading process, with a goroutine for each destination. The package uses no SQL.
 package publish

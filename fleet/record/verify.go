@@ -96,7 +96,7 @@ type Reader interface {
 
 // A VerifierStore opens snapshots.
 type VerifierStore interface {
-	// ReadRecord calls read with two readers of the same snapshot, each of which may be used by one goroutine.
+	// ReadRecord calls read with two readers of the same snapshot. Two goroutines can use one each.
 	ReadRecord(ctx context.Context, read func(log, rows Reader) error) error
 }
 
