@@ -139,13 +139,15 @@ type leaseWorld struct {
 
 const leaseDevices = 30
 
-func newLeaseWorld(t *testing.T) *leaseWorld {
+// newLeaseWorld starts the first process; env is the environment of both.
+func newLeaseWorld(t *testing.T, env ...string) *leaseWorld {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
 	dir, url := t.TempDir(), pgtest.URL(t)
 	w := &leaseWorld{t: t, first: newLeaseProcess(t, "first", dir, url), second: newLeaseProcess(t, "second", dir, url)}
+	w.first.env, w.second.env = env, env
 	w.openDatabase(url)
 	w.first.start()
 	w.first.awaitReady()

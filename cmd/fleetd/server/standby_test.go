@@ -174,11 +174,16 @@ func (l *standbyLoad) check() {
 
 // Of two processes that stand by, one takes over when the first one is killed, on the first
 // one's addresses, and the other stands by for that one. The devices come back. An orderly
-// stop hands over to the last one. No acknowledged call is lost, and none is made twice.
+// stop hands over to the last one. No acknowledged call is lost, and none is made twice. A log
+// stream goes on under each leader.
 func TestStandbyTakesOver(t *testing.T) {
 	t.Parallel()
-	w := newLeaseWorld(t)
+	stream := newStreamReceiver(t)
+	allow := "FLEETD_ALLOW_OUTBOUND=" + stream.Listener.Addr().String()
+	w := newLeaseWorld(t, allow)
+	stream.follow(w)
 	third := newLeaseProcess(t, "third", w.first.dir, w.first.url)
+	third.env = w.first.env
 	for _, p := range []*leaseProcess{w.second, third} {
 		p.standby, p.http, p.mqtt = true, w.first.http, w.first.mqtt
 		p.start()
@@ -254,6 +259,7 @@ func TestStandbyTakesOver(t *testing.T) {
 		t.Errorf("%s logged %d times that it stands by, want once for each leader", other.name, n)
 	}
 	load.check()
+	stream.check(w, load)
 }
 
 // A starting is a server of this process that has not started yet, as it stands by.
@@ -449,7 +455,7 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 		tool_usage, tool_usage_days, tool_usage_hours`) // of migration 91
 	exec(`DROP FUNCTION note_device_version, note_device_offer CASCADE`)
 	exec(`ALTER TABLE inventories DROP COLUMN catalogued, DROP COLUMN last_seen`)
-	// Of migrations 93 to 102.
+	// Of migrations 93 to 103.
 	exec(`DROP TABLE origins, log_stream_deliveries, log_streams, redactions, redaction_version, call_digests,
 		record_cosignatures`)
 	for _, table := range []string{"calls", "fanouts"} {
