@@ -136,22 +136,51 @@ func idAt(at time.Time, kind string, n int) (id uuid.UUID) {
 
 func tool(i int) string { return fmt.Sprintf("self.t%d", i%10) }
 
-// originCount is the number of addresses that requests came from.
-const originCount = 40
+// Addresses that requests came from.
+const (
+	OftenFrom  = "192.0.2.7"    // one of usualCount with the same share
+	SeldomFrom = "198.51.100.1" // one request in seldomEvery, over the whole year
+	OnceFrom   = "198.51.100.2" // one in 200, all in a row after a fifth of the year
 
-func originOf(i int) (id uuid.UUID, from record.From) {
-	i %= originCount
-	from = record.From{Address: fmt.Sprintf("192.0.2.%d", i), Client: "bench/1"}
+	usualCount  = 40
+	seldomEvery = 100_003
+)
+
+// onceFrom returns which of n requests came from [OnceFrom].
+func onceFrom(n int) (first, end int) { return n / 5, n/5 + n/200 }
+
+// originOf returns where request i of n came from.
+func originOf(i, n int) (id uuid.UUID, from record.From) {
+	switch first, end := onceFrom(n); {
+	case i%seldomEvery == 0:
+		return originAt(SeldomFrom)
+	case i >= first && i < end:
+		return originAt(OnceFrom)
+	default:
+		return originAt(fmt.Sprintf("192.0.2.%d", i%usualCount))
+	}
+}
+
+func originAt(address string) (id uuid.UUID, from record.From) {
+	from = record.From{Address: address, Client: "bench/1"}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s%s", len(from.Address), from.Address, from.Client))
 	return uuid.UUID(sum[:16]), from
 }
 
 func (f Fleet) origins(ctx context.Context, db *pgxpool.Pool) error {
+	seen := map[string]time.Time{SeldomFrom: f.Now}
+	_, end := onceFrom(f.Calls)
+	seen[OnceFrom] = f.at(end, f.Calls)
+	for i := range usualCount {
+		seen[fmt.Sprintf("192.0.2.%d", i)] = f.Now
+	}
+	var rows [][]any
+	for address, at := range seen {
+		id, from := originAt(address)
+		rows = append(rows, []any{id, from.Address, from.Client, at})
+	}
 	_, err := db.CopyFrom(ctx, pgx.Identifier{"origins"}, []string{"id", "address", "client", "last_seen"},
-		pgx.CopyFromSlice(originCount, func(i int) ([]any, error) {
-			id, from := originOf(i)
-			return []any{id, from.Address, from.Client, f.Now}, nil
-		}))
+		pgx.CopyFromRows(rows))
 	return err
 }
 
@@ -194,7 +223,7 @@ func (f Fleet) call(i int) (r *record.CallRow, failure *string, origin uuid.UUID
 		r.State, r.Result, failure = "timed_out", nil, &timedOut
 		r.ErrorCode, r.ErrorMessage = &timedOut, &timedOut
 	}
-	origin, r.Origin = originOf(i)
+	origin, r.Origin = originOf(i, f.Calls)
 	if i%10 == 0 && f.FanOuts > 0 {
 		r.FanOut = f.FanOut(int(int64(i) * int64(f.FanOuts) / int64(f.Calls)))
 	}
@@ -228,7 +257,7 @@ func (f Fleet) actions(ctx context.Context, db *pgxpool.Pool) error {
 		"actor_name", "actor_role", "action", "subject", "detail", "origin_id"},
 		pgx.CopyFromSlice(f.Actions, func(i int) ([]any, error) {
 			at := f.at(i, f.Actions)
-			origin, from := originOf(i)
+			origin, from := originOf(i, f.Actions)
 			r := &record.ActionRow{ID: idAt(at, "action", i), CreatedAt: at, Actor: record.Who{Kind: "operator", ID: "1",
 				Name: fmt.Sprintf("op%d", i%20), Role: "operator"}, Action: names[i%len(names)],
 				Subject: string(DeviceID(i * 7919 % f.Devices)), Detail: `{"reason": "r"}`, Origin: from}

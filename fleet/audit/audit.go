@@ -8,6 +8,7 @@ package audit
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -70,9 +71,22 @@ type Filter struct {
 	Action, Actor string
 	Outcome       string
 	Trace         origin.TraceID
+	Address       string    // IP address that requests came from
 	Since, Until  time.Time // from Since, before Until
 	Limit         int
 	Cursor        string
+}
+
+// ParseAddress returns an IP address in the form of [origin.Origin]; "" stays "".
+func ParseAddress(text string) (string, error) {
+	if text == "" {
+		return "", nil
+	}
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return "", fleet.Refuse(fleet.ErrInvalid, "invalid_address", "value", text).At("address")
+	}
+	return address.Unmap().String(), nil
 }
 
 // ParseKinds checks the names of kinds.

@@ -34,7 +34,7 @@ type auditSource struct {
 	action  string // as a condition; "": the action is the kind
 	actor   string
 	outcome func(w *where, outcome string)
-	trace   bool
+	request bool // a request with an origin and a trace can have asked for it
 }
 
 const (
@@ -66,7 +66,7 @@ var auditSources = []auditSource{
 		columns: `id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, '' AS outcome,
 			detail::json AS detail, ` + originOf,
 		scope: (*where).auditScope, subject: byText("subject = ?"), action: "action = ?", actor: "actor_name = ?",
-		trace: true},
+		request: true},
 
 	// A result can be large, and stays with its call. An entry with large arguments has their length.
 	{kind: audit.Call, from: "calls", at: "created_at", key: "id", ids: true, where: "true",
@@ -77,7 +77,7 @@ var auditSources = []auditSource{
 				'sent_at', sent_at, 'finished_at', finished_at, 'error', error_code, 'error_message', left(error_message, 1000),
 				'fanout_id', fanout_id, 'approval_id', approval_id), ` + originOf,
 		scope:   func(w *where, ctx context.Context) { w.callScope(ctx, "calls.tool", "calls.device_id") },
-		subject: byText("device_id = ?"), action: "tool = ?", actor: "actor_name = ?", outcome: byState, trace: true},
+		subject: byText("device_id = ?"), action: "tool = ?", actor: "actor_name = ?", outcome: byState, request: true},
 
 	{kind: audit.Connection, from: "presence_changes", at: "at", key: auditKey("at", "1", "device_id"), where: "true",
 		columns: `NULL::uuid, at, ` + noAuditActor + `, 'connection', device_id, presence,
@@ -119,7 +119,7 @@ func (src *auditSource) filter(w *where, f audit.Filter) bool {
 	}
 	noTrace := f.Trace == origin.TraceID{}
 	if !slices.Contains(wanted, src.kind) || f.Actor != "" && src.actor == "" || f.Outcome != "" && src.outcome == nil ||
-		!noTrace && !src.trace || f.Action != "" && src.action == "" && f.Action != string(src.kind) {
+		!src.request && (!noTrace || f.Address != "") || f.Action != "" && src.action == "" && f.Action != string(src.kind) {
 		return false
 	}
 	w.and(src.where)
@@ -152,7 +152,7 @@ func (src *auditSource) filter(w *where, f audit.Filter) bool {
 }
 
 // sql returns the statement for the entries of the kind from the position on.
-func (src *auditSource) sql(ctx context.Context, w *where, at *cursor, limit string) (string, error) {
+func (src *auditSource) sql(ctx context.Context, w *where, address string, at *cursor, limit string) (string, error) {
 	if src.scope != nil {
 		src.scope(w, ctx)
 	}
@@ -168,9 +168,15 @@ func (src *auditSource) sql(ctx context.Context, w *where, at *cursor, limit str
 	if err != nil {
 		return "", err
 	}
-	return `(SELECT ` + src.key + ` AS key, '` + string(src.kind) + `' AS kind, ` +
-		columns + ` FROM ` + src.from + w.String() + order +
-		` FETCH FIRST ` + limit + ` ROWS WITH TIES)`, nil
+	first := order + ` FETCH FIRST ` + limit + ` ROWS WITH TIES`
+	from := src.from + w.String()
+	if address != "" {
+		// An address has an origin for each client. The rows of one are read along an index, newest first.
+		w.and("origin_id = o.origin")
+		from = `(SELECT id AS origin FROM origins WHERE address = ` + w.arg(cleanText(address)) + `) o
+			CROSS JOIN LATERAL (SELECT * FROM ` + src.from + w.String() + first + `) AS ` + src.from
+	}
+	return `(SELECT ` + src.key + ` AS key, '` + string(src.kind) + `' AS kind, ` + columns + ` FROM ` + from + first + `)`, nil
 }
 
 // place restricts the entries to those from the cursor on, and returns their order.
@@ -242,7 +248,7 @@ func auditQuery(ctx context.Context, f audit.Filter, at *cursor, limit int) (sql
 		if !source.filter(&part, f) {
 			continue
 		}
-		sql, err := source.sql(ctx, &part, at, most)
+		sql, err := source.sql(ctx, &part, f.Address, at, most)
 		if err != nil {
 			return "", nil, err
 		}

@@ -219,6 +219,28 @@ func TestAuditOrigins(t *testing.T) {
 		same(t, e.Origin, from)
 	}
 	same(t, kinds, []audit.Kind{audit.Call, audit.Call, audit.Action})
+	for address, want := range map[string]int{"192.0.2.7": 3, "192.0.2.8": len(ways), "192.0.2.9": 0} {
+		found := auditEntries(t, t.Context(), s, audit.Filter{Kinds: audit.Kinds, Address: address})
+		if len(found) != want {
+			t.Errorf("%s has %d entries, want %d", address, len(found), want)
+		}
+		for _, e := range found {
+			same(t, e.Origin.Address, address)
+		}
+		var paged []audit.Entry
+		for f := (audit.Filter{Kinds: audit.Kinds, Address: address, Subject: string(unit), Limit: 2}); ; {
+			page, err := s.AuditEntries(t.Context(), f)
+			check(t, err)
+			if paged, f.Cursor = append(paged, page.Items...), page.Next; f.Cursor == "" {
+				break
+			}
+		}
+		same(t, keys(paged), keys(found))
+		scope, err := fleet.NewScope("id:other", "", nil)
+		check(t, err)
+		narrow := fleet.WithScope(t.Context(), fleet.Principal{Role: fleet.RoleViewer, Scope: scope})
+		same(t, len(auditEntries(t, narrow, s, audit.Filter{Kinds: audit.Kinds, Address: address})), 0)
+	}
 	theirs := audit.Filter{Kinds: audit.Kinds, Subject: string(unit)}
 	same(t, len(auditEntries(t, t.Context(), s, theirs)), 5+len(ways)) // and its firmware
 }
@@ -226,11 +248,14 @@ func TestAuditOrigins(t *testing.T) {
 // However large the tables, a page of the audit log reads the rows that it shows.
 func TestAuditReadsNoWholeTable(t *testing.T) {
 	db := testDB(t)
-	addDevices(t, postgres.New(db, postgres.Options{}), unit)
+	s := postgres.New(db, postgres.Options{})
+	addDevices(t, s, unit)
+	check(t, s.SetHold(origin.With(t.Context(), origin.Origin{Address: "192.0.2.7"}), admin, unit,
+		&fleet.Hold{Reason: "mine", By: admin, Since: now(), Until: ptr(now())}))
 	grow(t, db)
 	trace, _ := origin.ParseTraceID("0af7651916cd43dd8448eb211c80319c")
 	for _, f := range []audit.Filter{{}, {Subject: "d7"}, {Actor: "nobody"}, {Action: "t"}, {Outcome: "timed_out"},
-		{Outcome: "online"}, {Trace: trace}, {Since: now().Add(-time.Minute)}, {Until: now().Add(-time.Hour)},
+		{Outcome: "online"}, {Trace: trace}, {Address: "192.0.2.7"}, {Since: now().Add(-time.Minute)}, {Until: now().Add(-time.Hour)},
 		{Kinds: []audit.Kind{audit.Action}}} {
 		if f.Kinds == nil {
 			f.Kinds = audit.Kinds

@@ -44,6 +44,7 @@ type AuditFilter struct {
 	Actor   string    `query:"actor" maxLength:"200" doc:"Name of the principal"`
 	Outcome string    `query:"outcome" maxLength:"50" doc:"State of a call, presence after a connection, or state after a step of a campaign"`
 	TraceID string    `query:"trace_id" pattern:"^[0-9a-f]{32}$" doc:"Trace (W3C Trace Context) of the request that asked for it"`
+	Address string    `query:"address" maxLength:"64" example:"203.0.113.7" doc:"IP address that the request came from"`
 	Since   time.Time `query:"since" doc:"Made at or after this time"`
 	Until   time.Time `query:"until" doc:"Made before this time"`
 }
@@ -52,6 +53,9 @@ func (in *AuditFilter) filter() (f audit.Filter, err error) {
 	f = audit.Filter{Subject: in.Subject, Action: in.Action, Actor: in.Actor, Outcome: in.Outcome, Since: in.Since,
 		Until: in.Until}
 	f.Trace, _ = origin.ParseTraceID(in.TraceID) // the pattern has checked it
+	if f.Address, err = audit.ParseAddress(in.Address); err != nil {
+		return f, err
+	}
 	f.Kinds, err = audit.ParseKinds(in.Kind)
 	return f, err
 }

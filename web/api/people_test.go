@@ -170,7 +170,7 @@ func TestAudit(t *testing.T) {
 		}
 	}
 	walk(t, w, "/audit?limit=2&actor=command+line", 5)
-	for query, status := range map[string]int{"?kind=deed": 422, "?trace_id=x": 422, "?since=yesterday": 422,
+	for query, status := range map[string]int{"?kind=deed": 422, "?trace_id=x": 422, "?address=home": 422, "?address=127.0.0.1:80": 422, "?since=yesterday": 422,
 		"?kind=action,call,connection,campaign_step,firmware,action": 422} {
 		for _, path := range []string{"/audit", "/audit/export"} {
 			if r := w.get(t, path+query); r.status != status {
@@ -198,6 +198,18 @@ func TestAuditKinds(t *testing.T) {
 	}
 	if !slices.Equal(kinds, []audit.Kind{audit.Call, audit.Call, audit.Action}) {
 		t.Errorf("the trace leads to %v", kinds)
+	}
+
+	for address, want := range map[string]bool{"127.0.0.1": true, "::ffff:127.0.0.1": true, "127.0.0.2": false} {
+		there := decode[list[auditView]](t, w.get(t, "/audit?kind=action,call&address="+address), 200).Items
+		if got := len(there) >= len(found); got != want {
+			t.Errorf("%d entries are from %s", len(there), address)
+		}
+		for _, e := range there {
+			if e.Origin == nil || e.Origin.Address != "127.0.0.1" {
+				t.Errorf("an entry from %s has the origin %+v", address, e.Origin)
+			}
+		}
 	}
 
 	const all = "kind=action,call,connection,campaign_step,firmware"

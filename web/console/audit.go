@@ -35,6 +35,9 @@ func auditFilter(l ui.ListURL, zone *time.Location) (f audit.Filter, err error) 
 			return f, fleet.Refuse(fleet.ErrInvalid, "invalid_trace_id", "value", trace)
 		}
 	}
+	if f.Address, err = audit.ParseAddress(l.Get("address")); err != nil {
+		return f, err
+	}
 	if f.Since, err = moment(l.Get("since"), zone); err != nil {
 		return f, err
 	}
@@ -43,7 +46,7 @@ func auditFilter(l ui.ListURL, zone *time.Location) (f audit.Filter, err error) 
 }
 
 func auditList(r *http.Request) ui.ListURL {
-	return listURL(r, ui.PathAudit, "kind", "subject", "action", "actor", "outcome", "trace", "since", "until")
+	return listURL(r, ui.PathAudit, "kind", "subject", "action", "actor", "outcome", "trace", "address", "since", "until")
 }
 
 func (s *Server) listAudit(r *http.Request) (answer, error) {

@@ -62,9 +62,9 @@ func provable(e audit.Entry) bool {
 	return e.Kind == audit.Action || e.Kind == audit.Call && fleet.CallState(e.Outcome).Final()
 }
 
-// auditTrace returns the list of everything that a trace asked for.
-func auditTrace(trace string) string {
-	return ListURL{Path: PathAudit, Values: url.Values{"kind": {kindAll}, "trace": {trace}}}.At("")
+// auditOf returns the list of everything whose origin has the value: a trace, or an address.
+func auditOf(field, value string) string {
+	return ListURL{Path: PathAudit, Values: url.Values{"kind": {kindAll}, field: {value}}}.At("")
 }
 
 // firmwareText returns the versions that the entry is about.
@@ -74,15 +74,6 @@ func firmwareText(e audit.Entry) string {
 		return before + " → " + version
 	}
 	return version
-}
-
-// originText returns where the request of the entry came from.
-func originText(ctx context.Context, e audit.Entry) string {
-	o := e.Origin
-	if o.Client == "" {
-		return o.Address
-	}
-	return t(ctx, "audit.from_client", "address", o.Address, "client", o.Client)
 }
 
 // eventsURL is empty for an invalid filter.

@@ -231,6 +231,7 @@ type auditEntries struct {
 	Actor   string   `help:"Only what this principal did, by its name." placeholder:"NAME"`
 	Outcome string   `help:"Only calls in this state, connections with this presence, or steps to this state." placeholder:"STATE"`
 	Trace   string   `help:"Only what this trace asked for." placeholder:"TRACE-ID"`
+	Address string   `help:"Only what was asked for from this IP address." placeholder:"ADDRESS"`
 	Since   string   `help:"Only entries from this time on, in RFC 3339." placeholder:"TIME"`
 	Until   string   `help:"Only entries before this time, in RFC 3339." placeholder:"TIME"`
 	Format  string   `help:"ndjson, an object on each line, or csv." enum:"ndjson,csv" default:"ndjson"`
@@ -243,7 +244,7 @@ func (c *auditEntries) Run(ctx context.Context) error {
 		params.Set("kind", strings.Join(c.Kind, ","))
 	}
 	for name, value := range map[string]string{"subject": c.Subject, "action": c.Action, "actor": c.Actor,
-		"outcome": c.Outcome, "trace_id": c.Trace, "since": c.Since, "until": c.Until} {
+		"outcome": c.Outcome, "trace_id": c.Trace, "address": c.Address, "since": c.Since, "until": c.Until} {
 		if value != "" {
 			params.Set(name, value)
 		}
