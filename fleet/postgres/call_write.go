@@ -254,6 +254,21 @@ func column[T any](writes []*callWrite, of func(*callColumns) T) pgtype.FlatArra
 	return out
 }
 
+// sparse is [column] for one that is null in most calls. If it is null in all of these it returns null: unnest pads it
+// with nulls to the length of the others, and neither side handles an array.
+func sparse[T any](writes []*callWrite, has func(T) bool, of func(*callColumns) T) pgtype.FlatArray[T] {
+	for _, w := range writes {
+		if has(of(&w.row)) {
+			return column(writes, of)
+		}
+	}
+	return nil
+}
+
+func given[T any](p *T) bool    { return p != nil }
+func valid(id pgtype.UUID) bool { return id.Valid }
+func notNil(b []byte) bool      { return b != nil }
+
 func ids(writes []*callWrite) pgtype.FlatArray[pgtype.UUID] {
 	return column(writes, func(r *callColumns) pgtype.UUID { return pgtype.UUID{Bytes: r.id, Valid: true} })
 }
@@ -268,29 +283,29 @@ func (c *committer) insertArgs(ctx context.Context, db *pgxpool.Pool, ws []*call
 		column(ws, func(r *callColumns) time.Time { return r.createdAt }),
 		column(ws, func(r *callColumns) string { return r.device }),
 		column(ws, func(r *callColumns) string { return r.tool }),
-		column(ws, func(r *callColumns) *string { return r.arguments }),
+		sparse(ws, given, func(r *callColumns) *string { return r.arguments }),
 		column(ws, func(r *callColumns) string { return string(r.actor.Kind) }),
 		column(ws, func(r *callColumns) string { return r.actor.ID }),
 		column(ws, func(r *callColumns) string { return r.actor.Name }),
 		column(ws, func(r *callColumns) string { return string(r.actor.Role) }),
-		column(ws, func(r *callColumns) pgtype.UUID { return r.fanOut }),
+		sparse(ws, valid, func(r *callColumns) pgtype.UUID { return r.fanOut }),
 		column(ws, func(r *callColumns) string { return r.state }),
-		column(ws, func(r *callColumns) *string { return r.failure }),
-		column(ws, func(r *callColumns) *string { return r.result }),
-		column(ws, func(r *callColumns) []byte { return r.resultHash }),
-		column(ws, func(r *callColumns) *string { return r.errorCode }),
-		column(ws, func(r *callColumns) *string { return r.errorMessage }),
-		column(ws, func(r *callColumns) *string { return r.evidence }),
+		sparse(ws, given, func(r *callColumns) *string { return r.failure }),
+		sparse(ws, given, func(r *callColumns) *string { return r.result }),
+		sparse(ws, notNil, func(r *callColumns) []byte { return r.resultHash }),
+		sparse(ws, given, func(r *callColumns) *string { return r.errorCode }),
+		sparse(ws, given, func(r *callColumns) *string { return r.errorMessage }),
+		sparse(ws, given, func(r *callColumns) *string { return r.evidence }),
 		column(ws, func(r *callColumns) int32 { return r.rpcID }),
 		column(ws, func(r *callColumns) int64 { return r.timeoutMs }),
-		column(ws, func(r *callColumns) *time.Time { return r.sentAt }),
-		column(ws, func(r *callColumns) *time.Time { return r.finishedAt }),
-		column(ws, func(r *callColumns) *string { return r.errorParams }),
-		column(ws, func(r *callColumns) pgtype.UUID { return r.approval }),
-		column(ws, func(r *callColumns) *time.Time { return r.waitUntil }),
-		column(ws, func(r *callColumns) pgtype.UUID { return r.originID }),
-		column(ws, func(r *callColumns) pgtype.UUID { return traceID(r.origin) }),
-		column(ws, func(r *callColumns) []byte { return r.sealed }),
+		sparse(ws, given, func(r *callColumns) *time.Time { return r.sentAt }),
+		sparse(ws, given, func(r *callColumns) *time.Time { return r.finishedAt }),
+		sparse(ws, given, func(r *callColumns) *string { return r.errorParams }),
+		sparse(ws, valid, func(r *callColumns) pgtype.UUID { return r.approval }),
+		sparse(ws, given, func(r *callColumns) *time.Time { return r.waitUntil }),
+		sparse(ws, valid, func(r *callColumns) pgtype.UUID { return r.originID }),
+		sparse(ws, valid, func(r *callColumns) pgtype.UUID { return traceID(r.origin) }),
+		sparse(ws, notNil, func(r *callColumns) []byte { return r.sealed }),
 	}, nil
 }
 
@@ -328,17 +343,17 @@ func updateArgs(ws []*callWrite) []any {
 	return []any{
 		ids(ws),
 		column(ws, func(r *callColumns) string { return r.state }),
-		column(ws, func(r *callColumns) *string { return r.failure }),
-		column(ws, func(r *callColumns) *string { return r.result }),
-		column(ws, func(r *callColumns) []byte { return r.resultHash }),
-		column(ws, func(r *callColumns) *string { return r.errorCode }),
-		column(ws, func(r *callColumns) *string { return r.errorMessage }),
-		column(ws, func(r *callColumns) *string { return r.evidence }),
+		sparse(ws, given, func(r *callColumns) *string { return r.failure }),
+		sparse(ws, given, func(r *callColumns) *string { return r.result }),
+		sparse(ws, notNil, func(r *callColumns) []byte { return r.resultHash }),
+		sparse(ws, given, func(r *callColumns) *string { return r.errorCode }),
+		sparse(ws, given, func(r *callColumns) *string { return r.errorMessage }),
+		sparse(ws, given, func(r *callColumns) *string { return r.evidence }),
 		column(ws, func(r *callColumns) int32 { return r.rpcID }),
-		column(ws, func(r *callColumns) *time.Time { return r.sentAt }),
-		column(ws, func(r *callColumns) *time.Time { return r.finishedAt }),
+		sparse(ws, given, func(r *callColumns) *time.Time { return r.sentAt }),
+		sparse(ws, given, func(r *callColumns) *time.Time { return r.finishedAt }),
 		column(ws, func(r *callColumns) time.Time { return r.createdAt }),
-		column(ws, func(r *callColumns) *string { return r.errorParams }),
-		column(ws, func(r *callColumns) []byte { return r.leaf }),
+		sparse(ws, given, func(r *callColumns) *string { return r.errorParams }),
+		sparse(ws, notNil, func(r *callColumns) []byte { return r.leaf }),
 	}
 }

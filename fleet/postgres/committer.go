@@ -25,7 +25,7 @@ const (
 	// A transaction costs PostgreSQL as much as some twenty rows in it. Two concurrent flushers
 	// are worthwhile if there is work for both, or if the first waits for a slow disk.
 	flushers  = 2
-	crowd     = 32                    // this many waiting writes wake the second flusher
+	crowd     = 64                    // this many waiting writes wake the second flusher
 	longFlush = 20 * time.Millisecond // so does a last batch that started this long ago
 )
 
