@@ -78,6 +78,7 @@ func NewLeaf(k Kind, ref string, at time.Time, line []byte) Leaf {
 const (
 	keyBytes  = 1 + 1 + 8
 	leafBytes = keyBytes + sha256.Size
+	idBytes   = len(uuid.UUID{}) // of most refs
 )
 
 // appendKey appends the leaf without its hash.
@@ -106,6 +107,7 @@ func cutKey(b []byte) (l Leaf, rest []byte, err error) {
 
 // ParseLeaves reads consecutive leaves.
 func ParseLeaves(b []byte) (leaves []Leaf, err error) {
+	leaves = make([]Leaf, 0, len(b)/(leafBytes+idBytes)+1)
 	for len(b) > 0 {
 		var l Leaf
 		if l, b, err = cutKey(b); err != nil {
@@ -129,7 +131,8 @@ type Batch struct {
 
 // BatchOf returns the stored form of leaves.
 func BatchOf(first int64, leaves []Leaf) Batch {
-	b := Batch{First: first, Hashes: make([]byte, 0, len(leaves)*sha256.Size)}
+	b := Batch{First: first, Keys: make([]byte, 0, len(leaves)*(keyBytes+idBytes)),
+		Hashes: make([]byte, 0, len(leaves)*sha256.Size)}
 	for _, l := range leaves {
 		b.Keys, b.Hashes = l.appendKey(b.Keys), append(b.Hashes, l.Hash[:]...)
 	}
