@@ -148,8 +148,10 @@ func (s *Store) nameSubjects(ctx context.Context, entries []audit.Entry) error {
 		FROM wanted w
 		LEFT JOIN devices d ON w.id IS NULL AND d.id = w.subject
 		LEFT JOIN LATERAL (
-			SELECT coalesce(detail->>'name', detail->>'version', detail->>'tool') AS name FROM audit_entries
-			WHERE w.id IS NOT NULL AND subject = w.subject AND detail ?| ARRAY['name', 'version', 'tool']
+			SELECT coalesce(detail->>'name', detail->>'version', detail->>'tool', detail->'after'->>'tool',
+				detail->'before'->>'tool') AS name FROM audit_entries
+			WHERE w.id IS NOT NULL AND subject = w.subject
+				AND detail ?| ARRAY['name', 'version', 'tool', 'after', 'before']
 			ORDER BY id DESC LIMIT 1) e ON true
 		LEFT JOIN operators o ON o.id = w.id
 		LEFT JOIN tokens t ON t.id = w.id

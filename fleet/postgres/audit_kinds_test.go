@@ -15,6 +15,7 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/origin"
 	"fleetd/fleet/postgres"
+	"fleetd/fleet/redaction"
 )
 
 func auditEntries(t *testing.T, ctx context.Context, s *postgres.Store, f audit.Filter) []audit.Entry {
@@ -265,5 +266,23 @@ func TestAuditReadsNoWholeTable(t *testing.T) {
 		if lines, plan := wholeReads(t, db, sql, args); len(lines) > 0 {
 			t.Errorf("%+v: %s\n%s", f, lines, plan)
 		}
+	}
+}
+
+// An entry about a redaction rule shows its tool, also after the rule was deleted.
+func TestAuditNamesRedactionRules(t *testing.T) {
+	s := newStore(t)
+	rule := redaction.Rule{ID: uuid.Must(uuid.NewV7()), Tool: "self.wifi.*", Path: "$.password", Revision: 1,
+		CreatedAt: now(), UpdatedAt: now()}
+	version, err := s.RedactionVersion(t.Context())
+	check(t, err)
+	check(t, s.CreateRedaction(t.Context(), admin, version, rule))
+	check(t, s.DeleteRedaction(t.Context(), admin, version+1, rule))
+	entries := auditEntries(t, t.Context(), s, audit.Filter{Subject: rule.ID.String()})
+	if len(entries) != 2 {
+		t.Fatalf("%d entries", len(entries))
+	}
+	for _, e := range entries {
+		same(t, e.Name, rule.Tool)
 	}
 }
