@@ -169,14 +169,14 @@ func (src *auditSource) sql(ctx context.Context, w *where, address string, at *c
 		return "", err
 	}
 	first := order + ` FETCH FIRST ` + limit + ` ROWS WITH TIES`
-	from := src.from + w.String()
-	if address != "" {
-		// An address has an origin for each client. The rows of one are read along an index, newest first.
-		w.and("origin_id = o.origin")
-		from = `(SELECT id AS origin FROM origins WHERE address = ` + w.arg(cleanText(address)) + `) o
-			CROSS JOIN LATERAL (SELECT * FROM ` + src.from + w.String() + first + `) AS ` + src.from
+	head := `(SELECT ` + src.key + ` AS key, '` + string(src.kind) + `' AS kind, ` + columns + ` FROM `
+	if address == "" {
+		return head + src.from + w.String() + first + `)`, nil
 	}
-	return `(SELECT ` + src.key + ` AS key, '` + string(src.kind) + `' AS kind, ` + columns + ` FROM ` + from + first + `)`, nil
+	// An address has an origin for each client. The rows of one are read along an index, newest first.
+	w.and("origin_id = o.origin")
+	return head + `(SELECT id AS origin FROM origins WHERE address = ` + w.arg(cleanText(address)) + `) o
+		CROSS JOIN LATERAL (SELECT * FROM ` + src.from + w.String() + first + `) AS ` + src.from + first + `)`, nil
 }
 
 // place restricts the entries to those from the cursor on, and returns their order.
