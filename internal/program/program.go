@@ -172,7 +172,8 @@ func Start(spec Spec) (*Process, error) {
 func (p *Process) Stdin() io.WriteCloser { return p.stdin }
 
 // Stdout returns the program's standard output. It ends when the program has ended, and remains
-// readable until it is closed, by the caller or by Stop.
+// readable until it is closed, by the caller or by Stop: a read during Stop ends with io.EOF or
+// fs.ErrClosed.
 func (p *Process) Stdout() io.ReadCloser { return p.stdout }
 
 // PID returns the process ID of the main process.
