@@ -485,13 +485,16 @@ func (e *Endpoints) begin(ctx context.Context, d *dialled, open *dial, s *sessio
 	}
 	open.s = s
 	d.pending = nil
-	if before := d.current; before != nil {
-		d.status.Replaced++
-		before.finish(fleet.Because("endpoint_replaced"), websocket.CloseNormalClosure)
-	}
+	before := d.current
 	d.current = open
 	e.mu.Unlock()
-	_, err := s.begin(ctx)
+	_, err := s.begin(ctx) // from here on calls go to this connection
+	if before != nil {
+		e.mu.Lock()
+		d.status.Replaced++
+		before.finish(fleet.Because("endpoint_replaced"), websocket.CloseNormalClosure)
+		e.mu.Unlock()
+	}
 	return err
 }
 

@@ -403,6 +403,20 @@ func TestEndpointSecondConnection(t *testing.T) {
 	if v := d.endpoint("replaced"); v.Replaced != 2 {
 		t.Errorf("replaced: %+v", v)
 	}
+	// A connection ends when calls go to the next one.
+	for i := range 10 {
+		name := fmt.Sprint("pair", i)
+		pair := d.newEndpoint(name, nil)
+		before := d.mustDial(pair.Path)
+		go func() { ended <- before.serve(nil) }()
+		d.connected(name)
+		next := d.mustDial(pair.Path)
+		go func() { _ = next.serve(nil) }()
+		<-ended
+		if c := d.call("endpoint."+name, "led", `{"state":"on"}`); c.State != "succeeded" {
+			t.Errorf("just after a connection was replaced: %+v", c)
+		}
+	}
 
 	refuse := d.newEndpoint("refused", map[string]any{"second_connection": "refuse"})
 	only := d.mustDial(refuse.Path)
