@@ -119,7 +119,8 @@ func (src *auditSource) filter(w *where, f audit.Filter) bool {
 	}
 	noTrace := f.Trace == origin.TraceID{}
 	if !slices.Contains(wanted, src.kind) || f.Actor != "" && src.actor == "" || f.Outcome != "" && src.outcome == nil ||
-		!src.request && (!noTrace || f.Address != "") || f.Action != "" && src.action == "" && f.Action != string(src.kind) {
+		!src.request && (!noTrace || f.Address != "") ||
+		f.Action != "" && src.action == "" && f.Action != string(src.kind) {
 		return false
 	}
 	w.and(src.where)

@@ -256,7 +256,8 @@ func TestAuditReadsNoWholeTable(t *testing.T) {
 	grow(t, db)
 	trace, _ := origin.ParseTraceID("0af7651916cd43dd8448eb211c80319c")
 	for _, f := range []audit.Filter{{}, {Subject: "d7"}, {Actor: "nobody"}, {Action: "t"}, {Outcome: "timed_out"},
-		{Outcome: "online"}, {Trace: trace}, {Address: "192.0.2.7"}, {Since: now().Add(-time.Minute)}, {Until: now().Add(-time.Hour)},
+		{Outcome: "online"}, {Trace: trace}, {Address: "192.0.2.7"},
+		{Since: now().Add(-time.Minute)}, {Until: now().Add(-time.Hour)},
 		{Kinds: []audit.Kind{audit.Action}}} {
 		if f.Kinds == nil {
 			f.Kinds = audit.Kinds

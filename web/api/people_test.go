@@ -170,7 +170,8 @@ func TestAudit(t *testing.T) {
 		}
 	}
 	walk(t, w, "/audit?limit=2&actor=command+line", 5)
-	for query, status := range map[string]int{"?kind=deed": 422, "?trace_id=x": 422, "?address=home": 422, "?address=127.0.0.1:80": 422, "?since=yesterday": 422,
+	for query, status := range map[string]int{"?kind=deed": 422, "?trace_id=x": 422, "?address=home": 422,
+		"?address=127.0.0.1:80": 422, "?since=yesterday": 422,
 		"?kind=action,call,connection,campaign_step,firmware,action": 422} {
 		for _, path := range []string{"/audit", "/audit/export"} {
 			if r := w.get(t, path+query); r.status != status {

@@ -46,7 +46,8 @@ func auditFilter(l ui.ListURL, zone *time.Location) (f audit.Filter, err error) 
 }
 
 func auditList(r *http.Request) ui.ListURL {
-	return listURL(r, ui.PathAudit, "kind", "subject", "action", "actor", "outcome", "trace", "address", "since", "until")
+	return listURL(r, ui.PathAudit, "kind", "subject", "action", "actor", "outcome", "trace", "address",
+		"since", "until")
 }
 
 func (s *Server) listAudit(r *http.Request) (answer, error) {

@@ -109,8 +109,8 @@ func (r *streamReceiver) check(w *leaseWorld, l *standbyLoad) {
 			Arguments          chaosMarker
 		}
 		// Of other tools, the arguments have another form.
-		if err := json.Unmarshal([]byte(r.lines[n]), &line); err == nil && line.Entry == "call" && line.Tool == chaosTool &&
-			line.State == string(fleet.CallSucceeded) {
+		err := json.Unmarshal([]byte(r.lines[n]), &line)
+		if err == nil && line.Entry == "call" && line.Tool == chaosTool && line.State == string(fleet.CallSucceeded) {
 			marker, _ := json.Marshal(line.Arguments)
 			received[string(marker)]++
 		}

@@ -174,8 +174,8 @@ func (l *standbyLoad) check() {
 
 // Of two processes that stand by, one takes over when the first one is killed, on the first
 // one's addresses, and the other stands by for that one. The devices come back. An orderly
-// stop hands over to the last one. No acknowledged call is lost, and none is made twice. A log
-// stream goes on under each leader.
+// stop hands over to the last one. No acknowledged call is lost, and none is made twice. Each new
+// leader continues the log stream.
 func TestStandbyTakesOver(t *testing.T) {
 	t.Parallel()
 	stream := newStreamReceiver(t)
