@@ -1,15 +1,20 @@
 package broker
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/eclipse/paho.golang/autopaho"
 	"github.com/gorilla/websocket"
 
+	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
 )
 
@@ -143,6 +148,48 @@ func TestDrainWaitsForBusyDevices(t *testing.T) {
 	}
 	talking.publish(`{"type":"goodbye","session_id":"ours"}`)
 	gone(talking)
+}
+
+// No answer is lost, also of a call that begins at the moment at which its device is asked to move.
+func TestDrainLosesNoAnswer(t *testing.T) {
+	const devices = 60 // more than are asked at once
+	b, dom := startDrainable(t, nil)
+	var all sync.WaitGroup
+	for i := range devices {
+		d := connectRaw(t, b, connectPacket{clientID: testClientID(i)})
+		all.Go(func() {
+			for {
+				r, err := d.request()
+				if err != nil {
+					return
+				}
+				d.reply(r.ID, textResult("done"))
+			}
+		})
+		all.Go(func() {
+			for {
+				turn, err := b.Queue(d.id, fleet.KindOperator)
+				if err != nil {
+					return // it has moved
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), deadline)
+				_, err = turn.Send(ctx, fleet.Invocation{Tool: "x", Arguments: json.RawMessage(`{}`)}, nil)
+				cancel()
+				turn.Done()
+				if errors.Is(err, fleet.ErrOffline) {
+					return
+				} else if err != nil {
+					t.Errorf("%s: %v", d.id, err)
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond)
+	b.edge.Drain()
+	fleettest.Eventually(t, "all have moved", func() bool { return drained(dom) == devices })
+	all.Wait()
 }
 
 func TestDrainLimit(t *testing.T) {

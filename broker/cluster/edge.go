@@ -347,7 +347,7 @@ func (e *Edge) handle(s *stream, f frame) {
 			err = errOverdue
 			e.stats.overdue.Add(1)
 		default:
-			err = c.deliver(message)
+			err = c.deliver(message, c.carrier.Post)
 		}
 		body := binary.AppendUvarint(make([]byte, 0, binary.MaxVarintLen64+1), number)
 		switch {
@@ -366,7 +366,7 @@ func (e *Edge) handle(s *stream, f frame) {
 	}
 	switch f.kind {
 	case frameNotify:
-		_ = c.deliver(f.body) // a conversation's message; an error means that the connection is ending
+		_ = c.deliver(f.body, c.carrier.Notify) // a conversation's message; an error means that the connection is ending
 	case frameAdmitted:
 		var a admission
 		if err := json.Unmarshal(f.body, &a); err != nil {
@@ -555,15 +555,15 @@ func (c *edgeConnection) isEstablished() bool {
 	return c.established
 }
 
-// deliver passes a message of the core to the device.
-func (c *edgeConnection) deliver(message []byte) error {
+// deliver passes a message of the core to the device, by Post or Notify of its carrier.
+func (c *edgeConnection) deliver(message []byte, post func([]byte) error) error {
 	topic, properties, payload, err := parseMessage(message)
 	if err != nil {
 		c.edge.stats.garbage.Add(1)
 		return errNotSent("the edge could not read the message")
 	}
 	to := dialect.Address{Topic: topic, Properties: properties}
-	return c.carrier.Post(append(c.carrier.Begin(to, len(payload)), payload...))
+	return post(append(c.carrier.Begin(to, len(payload)), payload...))
 }
 
 func (c *edgeConnection) Facts() fleet.Connection {

@@ -49,8 +49,9 @@ type carrier interface {
 	// stopped.
 	farewell(why link.CauseError, d time.Duration)
 	// leave asks the device to connect to another edge, after the messages that were posted are
-	// written, and ends the connection. It does not wait.
-	leave(why link.CauseError)
+	// written, and ends the connection. It does not wait. It does nothing if busy, which is called
+	// while no message can be posted, returns true.
+	leave(why link.CauseError, busy func() bool) (left bool)
 	// shut closes the connection on behalf of connection.stop. It does not wait.
 	shut(cause error)
 	// silence returns the cause for err if err means that the device was silent for too long.
@@ -73,7 +74,7 @@ type connection struct {
 	remoteAddr string
 	lost       chan struct{} // closed when the connection has ended
 	talking    atomic.Bool   // in a conversation
-	posted     atomic.Int64  // when the latest message was posted, in Unix nanoseconds; 0 if one was received since
+	posted     atomic.Int64  // when the latest message of MCP was posted, in Unix nanoseconds; 0 if one was received since
 	asked      atomic.Bool   // to connect to another edge
 
 	// These belong to the reader's goroutine.
@@ -196,7 +197,7 @@ func (c *connection) seen(now time.Time) {
 
 // deliver sends a message of a conversation to the device unchanged. See link.Carrier.
 func (c *connection) deliver(message []byte) error {
-	return c.carrier.Post(append(c.carrier.Begin(c.dialect.Address(message), len(message)), message...))
+	return c.carrier.Notify(append(c.carrier.Begin(c.dialect.Address(message), len(message)), message...))
 }
 
 // receive handles a message that the device published to the topic or sent over its WebSocket.
@@ -205,11 +206,12 @@ func (c *connection) deliver(message []byte) error {
 // texts could otherwise poll with it and be given the credentials.
 func (c *connection) receive(topic string, payload []byte, properties []dialect.Property) {
 	c.edge.stats.publishesIn.Add(1)
-	c.posted.Store(0)
 	payload = redact.ClientID(payload, dialect.UUIDOf(c.clientID))
 	m := link.Message{Topic: topic, Payload: payload, Properties: properties}
 	if m.Decoded, m.Err = c.dialect.Decode(topic, payload, properties); m.Err == nil {
 		switch m.Decoded.Kind {
+		case dialect.RPC:
+			c.posted.Store(0)
 		case dialect.Ready:
 			c.carrier.greeted(0)
 		case dialect.Hello:

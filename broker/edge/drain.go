@@ -99,15 +99,16 @@ func (e *Edge) move(ctx context.Context, d *drain) {
 	for limit := d.since.Add(e.o.DrainLimit); ; {
 		devices := e.established()
 		for _, c := range devices {
-			if c.asked.Load() || c.isBusy(time.Now()) && time.Now().Before(limit) {
+			busy := func() bool { return c.isBusy(time.Now()) && time.Now().Before(limit) }
+			if c.asked.Load() || busy() {
 				continue
 			}
 			if pace.Wait(ctx) != nil {
 				return
 			}
-			c.asked.Store(true)
-			d.moved.Add(1)
-			c.carrier.leave(link.ErrEdgeDrained)
+			if c.carrier.leave(link.ErrEdgeDrained, busy) {
+				d.moved.Add(1)
+			}
 		}
 		if len(devices) == 0 || time.Now().After(limit) {
 			e.moveAgents()

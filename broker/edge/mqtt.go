@@ -53,12 +53,17 @@ func (c *mqttCarrier) farewell(why link.CauseError, d time.Duration) {
 	within(d, func() { _ = c.say(code) })
 }
 
-func (c *mqttCarrier) leave(why link.CauseError) {
+func (c *mqttCarrier) leave(why link.CauseError, busy func() bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if busy() {
+		return false
+	}
+	c.asked.Store(true)
 	if c.outbox.last = &why; !c.outbox.writing {
 		go c.part(why)
 	}
+	return true
 }
 
 // part ends the connection when all messages are written.

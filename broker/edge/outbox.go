@@ -30,20 +30,22 @@ func (o *outbox) clear() { o.waiting = nil }
 
 // Post implements [link.Carrier].
 func (c *mqttCarrier) Post(packet []byte) error {
+	c.posted.Store(time.Now().UnixNano())
+	return c.Notify(packet)
+}
+
+// Notify implements [link.Carrier].
+func (c *mqttCarrier) Notify(packet []byte) error {
 	packet = endPublish(packet)
 	if limit := c.client.Properties.Props.MaximumPacketSize; limit > 0 && len(packet) > int(limit) {
 		return fmt.Errorf("%w: the device accepts packets of at most %d bytes", mcp.ErrNotSent, limit)
 	}
-	c.posted.Store(time.Now().UnixNano())
 	if first, err := c.enqueue(packet); !first {
 		return err
 	}
 	c.writeNow(packet)
 	return nil
 }
-
-// Notify implements [link.Carrier].
-func (c *mqttCarrier) Notify(packet []byte) error { return c.Post(packet) }
 
 // enqueue adds a packet to the outbox. If first is true, the packet was not added and the caller
 // must write it.

@@ -256,16 +256,29 @@ func (s *socket) SendAudio(frame []byte, timestamp uint32) bool {
 
 // Close implements [Stream].
 func (s *socket) Close() {
-	s.leave(link.ErrConversationOver)
+	s.mu.Lock()
+	s.endQueue(link.ErrConversationOver)
+	s.mu.Unlock()
+	s.stir()
 }
 
-func (s *socket) leave(why link.CauseError) {
+func (s *socket) leave(why link.CauseError, busy func() bool) bool {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if busy() {
+		return false
+	}
+	s.c.asked.Store(true)
+	s.endQueue(why)
+	s.stir()
+	return true
+}
+
+// endQueue permits no further message. The caller holds s.mu.
+func (s *socket) endQueue(why link.CauseError) {
 	if !s.closing {
 		s.closing, s.last = true, why
 	}
-	s.mu.Unlock()
-	s.stir()
 }
 
 func (s *socket) stream() Stream         { return s }
@@ -278,11 +291,11 @@ func (s *socket) Begin(_ dialect.Address, size int) []byte { return make([]byte,
 // Post implements [link.Carrier].
 func (s *socket) Post(message []byte) error {
 	s.c.posted.Store(time.Now().UnixNano())
-	return s.queue(message, false)
+	return s.Notify(message)
 }
 
 // Notify implements [link.Carrier].
-func (s *socket) Notify(message []byte) error { return s.Post(message) }
+func (s *socket) Notify(message []byte) error { return s.queue(message, false) }
 
 // queue queues a message, or returns an error if it cannot. It does not wait.
 func (s *socket) queue(m []byte, audio bool) error {
