@@ -3,6 +3,7 @@ package feed
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -275,6 +276,9 @@ func (c *client) send(m *message, qos byte, retain bool) bool {
 	case errors.Is(err, packets.ErrPacketTooLarge): // MQTT 5, 3.1.2.11.4: it counts as sent
 		c.all.stats.tooLong.Add(1)
 		c.confirmed(pk.PacketID)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.tooSlow()
+		return false
 	case err != nil:
 		c.mqtt.Stop(err)
 		return false

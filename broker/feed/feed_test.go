@@ -94,28 +94,30 @@ func subscribe(t *testing.T, s *Service, token string, qos byte, got func(*paho.
 	return ended
 }
 
+// subscribeSlow subscribes to all entries, and reads none. A client library would read, and keep what it read.
+func subscribeSlow(t *testing.T, s *Service) {
+	t.Helper()
+	slow, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = slow.Close() })
+	if _, err := slow.Write([]byte("\x10\x1a\x00\x04MQTT\x04\xc2\x00\x00\x00\x04slow\x00\x02me\x00\x04slow" +
+		"\x82\x13\x00\x01\x00\x0efleet/events/#\x00")); err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, 9) // CONNACK and SUBACK, whose last byte is the QoS
+	if _, err := io.ReadFull(slow, answer); err != nil || answer[8] != 0 {
+		t.Fatalf("the slow client is not subscribed: %x, %v", answer, err)
+	}
+}
+
 // A client that does not read loses its connection. Others get every entry, in order.
 func TestSlowClient(t *testing.T) {
 	const entries = 15_000 // of 2 KiB: more than queues and sockets hold
 	l := &longLog{}
 	s := startFeed(t, l)
-	slow, err := net.Dial("tcp", s.Addr().String()) // a client library would read, and keep what it read
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer slow.Close()
-	if _, err := slow.Write([]byte("\x10\x1a\x00\x04MQTT\x04\xc2\x00\x3c\x00\x04slow\x00\x02me\x00\x04slow" +
-		"\x82\x13\x00\x01\x00\x0efleet/events/#\x00")); err != nil {
-		t.Fatal(err)
-	}
-	subscribed := func() bool { // the last byte of SUBACK, after CONNACK
-		answer := make([]byte, 9)
-		_, err := io.ReadFull(slow, answer)
-		return err == nil && answer[8] == 0
-	}
-	if !subscribed() {
-		t.Fatal("the slow client is not subscribed")
-	}
+	subscribeSlow(t, s)
 	for _, qos := range []byte{0, 1} {
 		var next atomic.Int64
 		ended := subscribe(t, s, fmt.Sprint("good", qos), qos, func(p *paho.Publish) {
@@ -132,7 +134,23 @@ func TestSlowClient(t *testing.T) {
 			t.Fatalf("a client that reads got %d entries of %d: %+v", next.Load(), total, s.Stats())
 		}
 	}
+	if n := s.Stats().Slow; n > 1 {
+		t.Fatalf("%d clients were too slow", n)
+	}
 	fleettest.Eventually(t, "the slow client has gone", func() bool { return s.Stats().Slow == 1 && s.Stats().Connections == 2 })
+}
+
+// A client whose socket accepts no bytes counts as slow before its queue is full.
+func TestStuckClient(t *testing.T) {
+	t.Parallel()
+	l := &longLog{}
+	s := startFeed(t, l)
+	subscribeSlow(t, s)
+	l.size.Store(7000)
+	fleettest.Eventually(t, "it has gone", func() bool { return s.Stats().Connections == 0 })
+	if n := s.Stats().Slow; n != 1 {
+		t.Errorf("%d clients were too slow", n)
+	}
 }
 
 // Wrong packets end one connection alone.
