@@ -59,3 +59,24 @@ func TestEveryPageRenders(t *testing.T) {
 		}
 	}
 }
+
+// A list with an invalid filter says what is wrong, and nothing about entries: none were looked for.
+func TestInvalidListFilter(t *testing.T) {
+	c := newConsole(t)
+	c.enrol(unit)
+	b := c.as(fleet.RoleViewer)
+	for address, want := range map[string]string{
+		"/audit?since=yesterday":         `"yesterday" is not a time; write 2006-01-02T15:04.`,
+		"/audit?address=everywhere":      `"everywhere" is no IP address; use one such as 203.0.113.7 or 2001:db8::7.`,
+		"/calls?until=soon":              `"soon" is not a time; write 2006-01-02T15:04.`,
+		"/conversations?since=yesterday": `"yesterday" is not a time; write 2006-01-02T15:04.`,
+	} {
+		p := b.get(address).wantStatus(200)
+		if got := strings.Join(strings.Fields(p.text("#list")), " "); got != want {
+			t.Errorf("%s: %q, want %q", address, got, want)
+		}
+		if events := attribute(p.find("#live")[0], "data-events"); events != "" {
+			t.Errorf("%s: events from %s", address, events)
+		}
+	}
+}

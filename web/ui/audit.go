@@ -76,13 +76,7 @@ func firmwareText(e audit.Entry) string {
 	return version
 }
 
-// eventsURL is empty for an invalid filter.
-func (v AuditPage) eventsURL() string {
-	if v.Bad != "" {
-		return ""
-	}
-	return EventsURL(ViewAudit, v.List.Values)
-}
+func (v AuditPage) eventsURL() string { return listEvents(v.Bad, ViewAudit, v.List) }
 
 func (v AuditPage) exportURL() string {
 	return ListURL{Path: PathAuditExport, Values: v.List.Values}.At("")

@@ -83,7 +83,7 @@ func shorten(s string, runes int) string {
 	return s
 }
 
-func (v CallsPage) eventsURL() string { return EventsURL(ViewCalls, v.List.Values) }
+func (v CallsPage) eventsURL() string { return listEvents(v.Bad, ViewCalls, v.List) }
 
 // stateFilters are the outcomes that the filter offers, as lists for the state parameter.
 var stateFilters = []fleet.CallState{

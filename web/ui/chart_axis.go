@@ -57,7 +57,10 @@ func (s timeSpan) share(at time.Time) float64 {
 // tickStep returns the distance between labels, which fit side by side on a phone.
 func (s timeSpan) tickStep() time.Duration {
 	const day = 24 * time.Hour
-	for _, step := range []time.Duration{15 * time.Minute, 6 * time.Hour, 2 * day, 7 * day} {
+	for _, step := range []time.Duration{
+		15 * time.Second, time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute,
+		time.Hour, 3 * time.Hour, 6 * time.Hour, day, 2 * day, 7 * day,
+	} {
 		if s.to.Sub(s.from)/step <= 4 {
 			return step
 		}
@@ -70,13 +73,11 @@ func (s timeSpan) ticks(ctx context.Context) (all []tickMark) {
 	p, step := page(ctx), s.tickStep()
 	last := s.to.In(p.Zone)
 	midnight := time.Date(last.Year(), last.Month(), last.Day(), 0, 0, 0, 0, p.Zone)
-	at := midnight
-	for at.Add(step).Before(s.to) {
-		at = at.Add(step)
-	}
-	for ; at.After(s.from); at = at.Add(-step) {
+	for at := midnight.Add(last.Sub(midnight).Truncate(step)); at.After(s.from); at = at.Add(-step) {
 		label := at.Format("15:04")
-		if step >= 24*time.Hour {
+		if step < time.Minute {
+			label = at.Format("15:04:05")
+		} else if step >= 24*time.Hour {
 			label = i18n.Day(p.Lang, at)
 		}
 		all = append(all, tickMark{at: percent(s.share(at)), label: label, anchor: anchored(s.share(at))})

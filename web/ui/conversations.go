@@ -23,7 +23,7 @@ type ConversationsPage struct {
 	Bad        string // why the filter is invalid; "" if it is valid
 }
 
-func (v ConversationsPage) eventsURL() string { return EventsURL(ViewConversations, v.List.Values) }
+func (v ConversationsPage) eventsURL() string { return listEvents(v.Bad, ViewConversations, v.List) }
 
 // A ConversationRow is one conversation in a list. A live stream sends it as a patch.
 type ConversationRow struct {

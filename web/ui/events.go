@@ -47,6 +47,14 @@ func EventsURL(view string, params url.Values) string {
 	return PathEvents + "?" + v.Encode()
 }
 
+// listEvents returns the address of a list's events, or "" if its filter is invalid: there are none.
+func listEvents(bad, view string, list ListURL) string {
+	if bad != "" {
+		return ""
+	}
+	return EventsURL(view, list.Values)
+}
+
 // eventsURL includes the columns, because another page may choose others meanwhile. The wall
 // reloads itself from time to time, and an invalid filter has no stream.
 func (v DevicesPage) eventsURL() string {
