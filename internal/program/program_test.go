@@ -418,11 +418,18 @@ func TestCPU(t *testing.T) {
 				}
 			}
 			eventually(t, "throttled", func() bool { return p.Usage().Throttled > 0 })
-			begin, before := time.Now(), cpuOf(t, pids...)
-			time.Sleep(4 * time.Second)
-			spent, wall := cpuOf(t, pids...)-before, time.Since(begin)
-			if got := spent.Seconds() / wall.Seconds(); got > 1.5*limit || got < 0.3*limit {
-				t.Errorf("used %.3f cores, want about %v", got, limit)
+			var wall time.Duration
+			for got, tries := 0.0, 0; got < 0.3*limit; tries++ {
+				if tries == 10 { // a busy machine may have given it less, for a time
+					t.Fatalf("used %.3f cores, want about %v", got, limit)
+				}
+				begin, before := time.Now(), cpuOf(t, pids...)
+				time.Sleep(4 * time.Second)
+				spent := cpuOf(t, pids...) - before
+				wall = time.Since(begin)
+				if got = spent.Seconds() / wall.Seconds(); got > 1.5*limit {
+					t.Fatalf("used %.3f cores, want about %v", got, limit)
+				}
 			}
 			u := p.Usage()
 			if total := cpuOf(t, pids...); u.CPU > total+50*time.Millisecond || u.CPU < total-time.Second {
