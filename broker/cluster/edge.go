@@ -366,7 +366,7 @@ func (e *Edge) handle(s *stream, f frame) {
 	}
 	switch f.kind {
 	case frameNotify:
-		_ = c.deliver(f.body, c.carrier.Notify) // a conversation's message; an error means that the connection is ending
+		_ = c.deliver(f.body, c.carrier.Notify) // of a conversation; an error means that the connection is ending
 	case frameAdmitted:
 		var a admission
 		if err := json.Unmarshal(f.body, &a); err != nil {

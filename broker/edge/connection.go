@@ -74,7 +74,7 @@ type connection struct {
 	remoteAddr string
 	lost       chan struct{} // closed when the connection has ended
 	talking    atomic.Bool   // in a conversation
-	posted     atomic.Int64  // when the latest message of MCP was posted, in Unix nanoseconds; 0 if one was received since
+	posted     atomic.Int64  // when MCP was last posted, in Unix nanoseconds; 0 if some was received since
 	asked      atomic.Bool   // to connect to another edge
 
 	// These belong to the reader's goroutine.
