@@ -694,7 +694,7 @@ func TestStderr(t *testing.T) {
 
 func TestStderrFlood(t *testing.T) {
 	t.Parallel()
-	for name, wait := range map[string]time.Duration{"": 0, "slow reader": 20 * time.Millisecond} {
+	for name, wait := range map[string]time.Duration{"": 0, "slow reader": 5 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			lines, dropped := 0, 0
@@ -715,6 +715,25 @@ func TestStderrFlood(t *testing.T) {
 				t.Errorf("%v: %d lines and %d dropped in %d s", e, lines, dropped, seconds)
 			}
 		})
+	}
+}
+
+// The last count of dropped lines comes even if Stderr is still busy when the program ends.
+func TestStderrLastReport(t *testing.T) {
+	t.Parallel()
+	lines, dropped := 0, 0
+	spec := shell("yes | head -n 200 >&2; sleep 1.1; yes | head -n 200 >&2")
+	spec.Stderr = func(line string) {
+		var n int
+		if _, err := fmt.Sscanf(line, "fleetd dropped %d lines", &n); err == nil {
+			dropped += n
+		} else if lines++; lines == 1 {
+			time.Sleep(1500 * time.Millisecond)
+		}
+	}
+	await(t, start(t, spec))
+	if lines+dropped != 400 {
+		t.Errorf("%d lines and %d dropped of 400", lines, dropped)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 const (
 	maxLine     = 1 << 10 // bytes of a line that are kept
 	linesPerSec = 100
+	lastLines   = 2 // that the end of stderr may need: a count of dropped lines, and an error
 )
 
 // A stderrReader reads a program's stderr as fast as it comes and passes on some of its lines.
@@ -29,7 +30,7 @@ type stderrReader struct {
 }
 
 func readStderr(pipe *os.File, f func(string)) *stderrReader {
-	r := &stderrReader{pipe: pipe, lines: make(chan string, linesPerSec), ended: make(chan struct{})}
+	r := &stderrReader{pipe: pipe, lines: make(chan string, linesPerSec+lastLines), ended: make(chan struct{})}
 	go r.read()
 	go func() { // f may be slow
 		defer close(r.ended)
@@ -75,10 +76,10 @@ func (r *stderrReader) read() {
 				r.pass()
 			}
 			if r.dropped > 0 {
-				r.report()
+				r.lines <- r.droppedLine()
 			}
 			if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
-				r.send(fmt.Sprintf("fleetd cannot read more of stderr: %v", err))
+				r.lines <- fmt.Sprintf("fleetd cannot read more of stderr: %v", err)
 			}
 			return
 		}
@@ -106,7 +107,7 @@ func (r *stderrReader) pass() {
 // report says how many lines were dropped. If Stderr is busy, it tries again a second later.
 func (r *stderrReader) report() {
 	var next time.Time
-	if r.send(fmt.Sprintf("fleetd dropped %d lines of stderr: more than %d a second", r.dropped, linesPerSec)) {
+	if r.send(r.droppedLine()) {
 		r.dropped = 0
 	} else {
 		next = time.Now().Add(time.Second)
@@ -114,13 +115,18 @@ func (r *stderrReader) report() {
 	r.pipe.SetReadDeadline(next) // a pipe has deadlines
 }
 
+func (r *stderrReader) droppedLine() string {
+	return fmt.Sprintf("fleetd dropped %d lines of stderr: more than %d a second", r.dropped, linesPerSec)
+}
+
+// send passes on the line unless Stderr is busy. It leaves room for the last lines, which must not
+// be lost, and for which read must not wait. Only read sends, so the room cannot shrink in between.
 func (r *stderrReader) send(line string) bool {
-	select {
-	case r.lines <- line:
-		return true
-	default:
+	if len(r.lines) >= linesPerSec {
 		return false
 	}
+	r.lines <- line
+	return true
 }
 
 // clean replaces tabs by spaces and drops all else that does not print, such as the escape
