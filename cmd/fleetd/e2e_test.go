@@ -378,7 +378,8 @@ func restartInAFanOut(t *testing.T, end func(*daemon)) map[string]int {
 	t.Helper()
 	const devices = 40
 	d := newDaemon(t)
-	slow, err := sim.ParseFaults("slow=1s")
+	// On a busy machine, seconds pass between the list that shows a sent call and the end.
+	slow, err := sim.ParseFaults("slow=4s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +389,7 @@ func restartInAFanOut(t *testing.T, end func(*daemon)) map[string]int {
 	var fanout struct{ ID, State string }
 	const volumeTool = "self.audio_speaker.set_volume"
 	d.rest("POST", "/fanouts", map[string]any{"q": "presence:online", "tool": volumeTool,
-		"arguments": map[string]any{"volume": 5}, "max_in_flight": 8}, &fanout)
+		"arguments": map[string]any{"volume": 5}, "max_in_flight": 16}, &fanout)
 	// One device gets further calls, so some wait in its line.
 	for range 4 {
 		d.async(audience[0].ID)
