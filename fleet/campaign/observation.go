@@ -27,7 +27,8 @@ type Observation struct {
 	CallError string // not_sent, refused: code of the call's error
 	Detail    string // untrusted text: the device's report, answer or refusal, or the call's error
 	// SameConnection reports that the probe was answered over the connection that was open when
-	// the last byte was sent.
+	// the device requested the image. When the last byte is observed, a device with little left
+	// to do may have restarted and connected again.
 	SameConnection bool
 }
 

@@ -44,7 +44,7 @@ type deployment struct {
 	askBuild   bool           // the previous process may have lost a boot poll: query the build before the checks
 	reports    int            // number of reports on jobs from the device since the engine loaded the deployment
 	spared     time.Time      // no timeout applies before: fleetd could not query the device
-	epoch      int64          // of the connection at the time of the last byte sent; 0 if unknown
+	epoch      int64          // of the connection at the time of the last request for the image; 0 if unknown
 	heap       int64          // free heap in its latest boot poll, bytes
 	attemptEnd chan struct{}  // closed when the attempt is over; nil without one
 }

@@ -3,6 +3,7 @@ package rollout_test
 import (
 	"cmp"
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -186,7 +187,12 @@ func (d *device) download(l firmware.Link, try, life int) bool {
 			d.observed(l, fleet.EvidenceBytes, sent)
 		}
 	}
-	d.observed(l, fleet.EvidenceDownloaded, imageSize)
+	last := func() { d.observed(l, fleet.EvidenceDownloaded, imageSize) }
+	if strings.HasPrefix(d.fault, "last byte late") { // seen when the device has connected again
+		time.AfterFunc(15*time.Second, last)
+	} else {
+		last()
+	}
 	return true
 }
 
@@ -229,7 +235,7 @@ func (d *device) boot(elf string) {
 	changed, life := d.elf != elf, d.life
 	d.elf = elf
 	d.mu.Unlock()
-	if d.fault != "no poll" || !changed {
+	if !strings.HasSuffix(d.fault, "no poll") || !changed {
 		if l, offered := d.poll(changed); offered {
 			if d.install(l, nil) || d.lives() != life {
 				return

@@ -49,6 +49,8 @@ var verdicts = map[string]campaign.DeploymentState{
 	"dead":                   campaign.DeploymentTimedOut,
 	"no MQTT":                campaign.DeploymentTimedOut,
 	"no poll":                campaign.DeploymentTimedOut,
+	"last byte late":         campaign.DeploymentSucceeded,
+	"last byte late no poll": campaign.DeploymentTimedOut,
 	"unhealthy":              campaign.DeploymentUnhealthy,
 	"unhealthy before":       campaign.DeploymentSkipped,
 	"leaks":                  campaign.DeploymentUnhealthy,

@@ -140,7 +140,7 @@ func (e *Engine) accept(seen Evidence) {
 	} else {
 		in.reporter = seen.Device
 	}
-	if seen.Kind == fleet.EvidenceDownloaded {
+	if seen.Kind == fleet.EvidenceGet {
 		owner, _ := e.index.deviceOf(seen.Deployment)
 		in.epoch, _ = e.o.Link.Epoch(owner)
 	}

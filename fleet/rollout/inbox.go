@@ -17,7 +17,7 @@ type input struct {
 	seen       campaign.Observation
 	poll       *pollRequest
 	reporter   fleet.DeviceID // job: the reporting device
-	epoch      int64          // downloaded: of the connection at that time
+	epoch      int64          // get: of the connection at that time
 	do         func(*loop)
 }
 

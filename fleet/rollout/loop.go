@@ -135,7 +135,7 @@ func (l *loop) takeInput(in input) {
 		l.observeDevice(in.device, in.seen)
 	default:
 		if d := l.byID[in.deployment]; d != nil {
-			if in.seen.Kind == fleet.EvidenceDownloaded {
+			if in.seen.Kind == fleet.EvidenceGet {
 				d.epoch = in.epoch
 			}
 			if in.reporter != "" && !d.mayReport(in.reporter) {
