@@ -32,12 +32,18 @@ type Targets struct {
 	mu          sync.RWMutex
 	targets     map[DeviceID]*Target
 	inventoryOf *bounded.Cache[string, *Inventory]
+
+	// A device that changed while it was read must not be cached as it was before.
+	reads     int                // under way
+	changes   int64              // number of the latest
+	changed   map[DeviceID]int64 // devices that changed since there were no reads: number of the change
+	forgotten int64              // number of the latest change of all devices
 }
 
 // NewTargets returns an empty cache over the stores.
 func NewTargets(devices DeviceStore, inventories InventoryStore) *Targets {
 	return &Targets{devices: devices, inventories: inventories,
-		targets: make(map[DeviceID]*Target), inventoryOf: bounded.New[string, *Inventory](maxTargetInventories)}
+		targets: make(map[DeviceID]*Target), changed: make(map[DeviceID]int64), inventoryOf: bounded.New[string, *Inventory](maxTargetInventories)}
 }
 
 // Forget drops a changed device from the cache.
@@ -45,6 +51,25 @@ func (t *Targets) Forget(id DeviceID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.targets, id)
+	if t.changes++; t.reads > 0 {
+		t.changed[id] = t.changes
+	}
+}
+
+// begin returns the number of the latest change before a read. The read ends with end.
+func (t *Targets) begin() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.reads++
+	return t.changes
+}
+
+func (t *Targets) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.reads--; t.reads == 0 {
+		clear(t.changed)
+	}
 }
 
 // Get returns the device from the cache, or reads it again if the entry is older than
@@ -56,12 +81,26 @@ func (t *Targets) Get(ctx context.Context, id DeviceID, now time.Time) (*Target,
 	if known != nil && now.Sub(known.readAt) < targetTTL {
 		return known, nil
 	}
+	return t.read(ctx, id, now)
+}
+
+func (t *Targets) read(ctx context.Context, id DeviceID, now time.Time) (*Target, error) {
+	since := t.begin()
+	defer t.end()
 	ctx = WithoutScope(ctx) // principals share the cache
 	d, err := t.devices.Device(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return t.add(ctx, d, now)
+	return t.add(ctx, d, now, since)
+}
+
+// Renewed returns the device as it is now, if the target was cached before now.
+func (t *Targets) Renewed(ctx context.Context, known *Target, now time.Time) (*Target, error) {
+	if !known.readAt.Before(now) {
+		return known, nil
+	}
+	return t.read(ctx, known.Device.ID, now)
 }
 
 // Latest returns the device as last read, however long ago; nil if it is not in memory.
@@ -108,20 +147,23 @@ func (t *Targets) Load(ctx context.Context, ids []DeviceID, now time.Time) (map[
 	if len(unknown) == 0 {
 		return loaded, nil
 	}
+	since := t.begin()
+	defer t.end()
 	ctx = WithoutScope(ctx)
 	devices, err := t.devices.DevicesByID(ctx, unknown)
 	if err != nil {
 		return nil, err
 	}
 	for _, d := range devices {
-		if loaded[d.ID], err = t.add(ctx, d, now); err != nil {
+		if loaded[d.ID], err = t.add(ctx, d, now, since); err != nil {
 			return nil, err
 		}
 	}
 	return loaded, nil
 }
 
-func (t *Targets) add(ctx context.Context, d Device, now time.Time) (*Target, error) {
+// add caches a device that was read after the change with number since, unless it changed again.
+func (t *Targets) add(ctx context.Context, d Device, now time.Time, since int64) (*Target, error) {
 	inv, err := t.inventory(ctx, d.InventoryID)
 	if err != nil {
 		return nil, err
@@ -130,7 +172,9 @@ func (t *Targets) add(ctx context.Context, d Device, now time.Time) (*Target, er
 	tg.Offers = func(_ Device, tool string) bool { _, ok := inv.Tool(tool); return ok }
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.targets[d.ID] = tg
+	if max(t.changed[d.ID], t.forgotten) <= since {
+		t.targets[d.ID] = tg
+	}
 	return tg, nil
 }
 
@@ -179,4 +223,6 @@ func (t *Targets) forgetAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	clear(t.targets)
+	t.changes++
+	t.forgotten = t.changes
 }

@@ -200,6 +200,13 @@ func (s *Service) readTarget(ctx context.Context, r Request) (target, error) {
 	if err != nil {
 		return target{}, err
 	}
+	if known := targetOf(t, r.Tool); known.offered {
+		return known, nil
+	}
+	// The device may have listed the tool a moment ago, and whoever saw that calls it at once.
+	if t, err = s.o.Targets.Renewed(ctx, t, r.now); err != nil {
+		return target{}, err
+	}
 	return targetOf(t, r.Tool), nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,6 +74,22 @@ func TestCallOutcomes(t *testing.T) {
 	w.link.Disconnect(unit)
 	if c := decode[callView](t, w.post(t, callPath, volume50), http.StatusOK); c.State != fleet.CallOffline {
 		t.Errorf("without a connection the call is %s", c.State)
+	}
+}
+
+// A tool can be called as soon as its listing is stored, before any cache knows of it.
+func TestCallOfANewTool(t *testing.T) {
+	w := newWorld(t)
+	decode[callView](t, w.post(t, callPath, volume50), http.StatusOK)
+	inv := fleet.Inventory{ID: strings.Repeat("a", 64), CreatedAt: time.Now().UTC(), Tools: append(slices.Clone(tools),
+		fleet.Tool{Name: "self.new", InputSchema: tools[0].InputSchema})}
+	if err := w.store.SaveListing(t.Context(), fleet.ToolListing{Device: unit, Inventory: inv, Version: "2.0.3",
+		At: time.Now().UTC()}); err != nil {
+		t.Fatal(err)
+	}
+	c := decode[callView](t, w.post(t, callPath, `{"tool":"self.new"}`), http.StatusOK)
+	if c.State != fleet.CallSucceeded {
+		t.Errorf("the call is %s, error %+v", c.State, c.Error)
 	}
 }
 
