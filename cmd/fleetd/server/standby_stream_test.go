@@ -92,10 +92,13 @@ func (r *streamReceiver) check(w *leaseWorld, l *standbyLoad) {
 	t := w.t
 	t.Helper()
 	fleettest.EventuallyWithin(t, time.Minute, "the receiver to have the whole record", func() bool {
-		size := w.count(`SELECT coalesce(max(size), 0) FROM record_checkpoints`)
+		if w.count(`SELECT count(*) FROM record_queue`) > 0 {
+			return false
+		}
+		size := w.count(`SELECT coalesce(max(size), 0) FROM record_checkpoints`) // contains what was in the queue
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.next >= int64(size) && w.count(`SELECT count(*) FROM record_queue`) == 0
+		return r.next >= int64(size)
 	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
