@@ -327,6 +327,9 @@ func rowFirstCalls(w *rowsWorld, n int) func(*testing.T) {
 		stops = append(stops, w.hammer(w.token, d))
 	}
 	return func(t *testing.T) {
+		if w.frozen > attachTime-200*time.Millisecond { // it needs some time to attach
+			t.Skipf("a busy machine kept the edge frozen for %v; calls wait for it for %v", w.frozen, attachTime)
+		}
 		for _, stop := range stops {
 			if states := stop(); states["offline"] > 0 || states["succeeded"] == 0 {
 				t.Errorf("calls of a connected device: %v", states)

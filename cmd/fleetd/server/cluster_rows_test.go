@@ -101,6 +101,8 @@ type rowsWorld struct {
 	asker  string // its calls need an approval
 	denied string // its calls are denied
 	thrice string // it may make three calls a day
+
+	frozen time.Duration // how long the first edge was frozen in the term of the new core
 }
 
 func newRowsWorld(t *testing.T) *rowsWorld {
@@ -135,6 +137,7 @@ func (w *rowsWorld) replaceCore(rows ...row) {
 	w.cores[1].awaitReady()
 	time.Sleep(500 * time.Millisecond)
 	w.edges[0].signal(syscall.SIGCONT)
+	w.frozen = time.Since(w.cores[1].loggedAt("serves the database"))
 	for i, r := range slices.Backward(rows) {
 		w.t.Run(r.name, checks[i])
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -100,6 +101,21 @@ func (p *leaseProcess) awaitReady() {
 }
 
 // readyz returns the status and the reason; 0 if the process does not answer.
+// loggedAt returns when the process logged a message.
+func (p *leaseProcess) loggedAt(message string) time.Time {
+	p.t.Helper()
+	line := regexp.MustCompile(`time=(\S+) level=\S+ msg="` + regexp.QuoteMeta(message) + `"`)
+	found := line.FindStringSubmatch(p.out.String())
+	if found == nil {
+		p.t.Fatalf("%s has not logged %q", p.name, message)
+	}
+	at, err := time.Parse(time.RFC3339Nano, found[1])
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return at
+}
+
 func (p *leaseProcess) readyz() (status int, reason string) {
 	resp, err := http.Get("http://" + p.admin + "/readyz")
 	if err != nil {
