@@ -42,11 +42,11 @@ type Targets struct {
 
 // NewTargets returns an empty cache over the stores.
 func NewTargets(devices DeviceStore, inventories InventoryStore) *Targets {
-	return &Targets{devices: devices, inventories: inventories,
-		targets: make(map[DeviceID]*Target), changed: make(map[DeviceID]int64), inventoryOf: bounded.New[string, *Inventory](maxTargetInventories)}
+	return &Targets{devices: devices, inventories: inventories, targets: make(map[DeviceID]*Target),
+		inventoryOf: bounded.New[string, *Inventory](maxTargetInventories), changed: make(map[DeviceID]int64)}
 }
 
-// Forget drops a changed device from the cache.
+// Forget drops a changed device from the cache. A read that is under way does not put it back.
 func (t *Targets) Forget(id DeviceID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

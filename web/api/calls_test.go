@@ -78,7 +78,7 @@ func TestCallOutcomes(t *testing.T) {
 }
 
 // A tool can be called as soon as its listing is stored, before any cache knows of it.
-func TestCallOfANewTool(t *testing.T) {
+func TestCallOfAddedTool(t *testing.T) {
 	w := newWorld(t)
 	decode[callView](t, w.post(t, callPath, volume50), http.StatusOK)
 	inv := fleet.Inventory{ID: strings.Repeat("a", 64), CreatedAt: time.Now().UTC(), Tools: append(slices.Clone(tools),
