@@ -141,8 +141,9 @@ func (e *Engine) accept(seen Evidence) {
 		in.reporter = seen.Device
 	}
 	if seen.Kind == fleet.EvidenceGet {
-		owner, _ := e.index.deviceOf(seen.Deployment)
-		in.epoch, _ = e.o.Link.Epoch(owner)
+		if owner, _ := e.index.deviceOf(seen.Deployment); owner != "" {
+			in.epoch, _ = e.o.Link.Epoch(owner)
+		}
 	}
 	e.inbox.put(in)
 }
