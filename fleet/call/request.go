@@ -203,7 +203,7 @@ func (s *Service) readTarget(ctx context.Context, r Request) (target, error) {
 	if known := targetOf(t, r.Tool); known.offered {
 		return known, nil
 	}
-	// The device may have listed the tool a moment ago, and whoever saw that calls it at once.
+	// The cache may be older than the listing that the caller saw.
 	if t, err = s.o.Targets.Renewed(ctx, t, r.now); err != nil {
 		return target{}, err
 	}
