@@ -78,11 +78,13 @@ type Store interface {
 // A Bucket counts the calls of one period.
 type Bucket struct {
 	At                time.Time // start of the period
-	Succeeded, Failed int
+	Succeeded, Failed int       // of the calls with an outcome
+	// Failed contains these; the others were never executed.
+	ToolErrors, NoAnswer int
 }
 
 // StatsStore provides the figures of the overview.
 type StatsStore interface {
-	CallBuckets(ctx context.Context, since time.Time, step time.Duration) ([]Bucket, error)
-	RecentFailures(ctx context.Context, since time.Time, limit int) ([]fleet.Call, error)
+	// CallBuckets counts calls since a time, of one device or, with "", of all.
+	CallBuckets(ctx context.Context, device fleet.DeviceID, since time.Time, step time.Duration) ([]Bucket, error)
 }

@@ -76,7 +76,7 @@ func TestScopeOfCampaigns(t *testing.T) {
 	if _, err = r.Campaign(t.Context(), c.ID); err != nil {
 		t.Error(err)
 	}
-	if buckets, err := r.CallBuckets(narrow, now().Add(-time.Hour), time.Minute); err != nil || len(buckets) != 0 {
+	if buckets, err := r.CallBuckets(narrow, "", now().Add(-time.Hour), time.Minute); err != nil || len(buckets) != 0 {
 		t.Errorf("calls are counted: %v (%v)", buckets, err)
 	}
 }

@@ -74,7 +74,7 @@ func (a *api) getStats(ctx context.Context, _ fleet.Principal, in *statsInput) (
 	if err := a.countDevices(ctx, &v); err != nil {
 		return nil, err
 	}
-	buckets, err := a.Stats.CallBuckets(ctx, since, step)
+	buckets, err := a.Stats.CallBuckets(ctx, "", since, step)
 	if err != nil {
 		return nil, err
 	}

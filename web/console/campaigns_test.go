@@ -105,7 +105,7 @@ func TestCampaignWizard(t *testing.T) {
 	b.get(running).wantText("#campaign-head", "running").wantText("#campaign-acts", "Pause")
 	b.get("/campaigns").wantText("#main", "spring").wantText("#main", "running")
 	b.get("/campaigns?state=draft").wantText("#list", "draft")
-	b.get("/").wantText("#main", "Campaigns under way")
+	b.get("/").wantText("#main", "Updates under way")
 }
 
 func TestCampaignEdit(t *testing.T) {

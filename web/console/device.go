@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
+	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
@@ -96,14 +99,20 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage
 	page.Head = s.head(r, d, "")
 	page.Latest = page.Head.Thumb
 	page.About = s.deviceFacts(d)
-	if page.Line, err = s.timeline(ctx, listURL(r, ui.DevicePath(d.ID), "show", "day"), d.ID); err != nil {
+	if page.Line, err = s.timeline(ctx, listURL(r, ui.DevicePath(d.ID), "show", "day", "entry"), d.ID); err != nil {
 		return page, err
 	}
-	page.Head.Live, page.Line.Kind = page.Line.List.Values, d.Kind
+	page.Head.Live, page.Line.Kind, page.Line.CanCall = page.Line.List.Values, d.Kind, page.Head.Callable()
+	if page.Entry, err = s.chosenEntry(ctx, page.Line, d); err != nil {
+		return page, err
+	}
 	if page.Acts, err = s.deviceActs(ctx, d); err != nil {
 		return page, err
 	}
-	if page.Acts.Last, err = s.lastCall(r, d); err != nil || !d.IsBoard() {
+	if page.Acts.Last, err = s.lastCall(r, d); err != nil {
+		return page, err
+	}
+	if page.Calls, err = s.callsOfDay(ctx, d.ID); err != nil || !d.IsBoard() {
 		return page, err
 	}
 	if page.Vitals, err = s.deviceVitals(ctx, d); err != nil {
@@ -111,6 +120,34 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage
 	}
 	page.Sparks, err = s.healthTrends(ctx, d, page.Vitals, ui.ParseHealthRange("", s.now().Sub(d.CreatedAt)))
 	return page, err
+}
+
+// chosenEntry returns the entry of the time line that the address names; nil if it names none.
+func (s *Server) chosenEntry(ctx context.Context, line ui.Timeline, d fleet.Device) (*ui.TimelineDetail, error) {
+	i := slices.IndexFunc(line.Entries, func(e fleet.TimelineEntry) bool { return e.Key == line.List.Get("entry") })
+	if i < 0 {
+		return nil, nil
+	}
+	detail := &ui.TimelineDetail{Row: line.Row(line.Entries[i])}
+	id, err := uuid.Parse(line.Entries[i].Ref)
+	if line.Entries[i].Kind != fleet.TimelineCall || err != nil {
+		return detail, nil
+	}
+	c, err := s.Calls.Get(ctx, id)
+	if err = unless(err, fleet.ErrNotFound); err != nil || c.ID != id {
+		return detail, err
+	}
+	v, err := s.callView(ctx, c, d.Name)
+	v.Compact = true
+	detail.Call = &v
+	return detail, err
+}
+
+// callsOfDay counts the device's calls of the last day by the hour.
+func (s *Server) callsOfDay(ctx context.Context, id fleet.DeviceID) (day ui.CallsOfDay, err error) {
+	day.Device, day.To = id, s.now()
+	day.Buckets, err = s.Stats.CallBuckets(ctx, id, day.To.Add(-overviewSpan).Truncate(time.Hour), time.Hour)
+	return day, err
 }
 
 // recentCalls returns the newest calls to a device.

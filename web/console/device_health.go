@@ -203,7 +203,7 @@ func (s *Server) deviceRows(ctx context.Context, devices []fleet.Device, columns
 func (s *Server) deviceDetails(ctx context.Context, ids []fleet.DeviceID, columns ui.Columns) (
 	map[fleet.DeviceID]ui.DeviceDetails, error) {
 	read := s.Reports.UnsteadyVitals
-	if columns.Has("signal", "heap", "crash", "ip") {
+	if columns.Has("signal", "heap", "uptime", "crash", "ip") {
 		read = s.Reports.VitalsOf
 	}
 	details := make(map[fleet.DeviceID]ui.DeviceDetails, len(ids))
@@ -225,6 +225,17 @@ func (s *Server) deviceDetails(ctx context.Context, ids []fleet.DeviceID, column
 			details[id] = d
 		}
 	}
+	if columns.Has("campaign") {
+		campaigns, err := s.campaignRefs(ctx, ids)
+		if err != nil {
+			return nil, err
+		}
+		for id, ref := range campaigns {
+			d := details[id]
+			d.Campaign = ref
+			details[id] = d
+		}
+	}
 	if !columns.Has("picture") {
 		return details, nil
 	}
@@ -235,6 +246,27 @@ func (s *Server) deviceDetails(ctx context.Context, ids []fleet.DeviceID, column
 		details[id] = d
 	}
 	return details, err
+}
+
+// campaignRefs returns the campaigns in which the devices wait or work.
+func (s *Server) campaignRefs(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]ui.CampaignRef, error) {
+	of, err := s.Campaigns.CampaignsOf(ctx, ids)
+	if err != nil || len(of) == 0 {
+		return nil, err
+	}
+	open, err := s.Campaigns.OpenCampaigns(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[uuid.UUID]string, len(open))
+	for _, c := range open {
+		names[c.ID] = c.Plan.Name
+	}
+	refs := make(map[fleet.DeviceID]ui.CampaignRef, len(of))
+	for device, id := range of {
+		refs[device] = ui.CampaignRef{ID: id.String(), Name: cmp.Or(names[id], id.String())}
+	}
+	return refs, nil
 }
 
 // deviceJobs returns the newest jobs, with the campaigns that they belong to.

@@ -18,7 +18,7 @@ import (
 )
 
 // paramColumns contains the columns of a device list in its address, and noColumns means that none
-// was chosen: an empty value would be treated as absent.
+// was chosen: an empty value would be treated as absent. [ui.ColumnsDefault] ends the choice.
 const (
 	paramColumns = "columns"
 	noColumns    = "-"
@@ -69,24 +69,29 @@ func (s *Server) listDevices(r *http.Request) (answer, error) {
 	}
 	a := answer{page: page.Page()}
 	if page.List.Get(paramColumns) != "" {
-		a.cookie, a.value = cookieColumns, cmp.Or(page.Columns.String(), noColumns)
+		a.cookie, a.value = cookieColumns, page.List.Get(paramColumns)
+		if a.value != ui.ColumnsDefault {
+			a.value = cmp.Or(page.Columns.String(), noColumns)
+		}
 	}
 	return a, nil
 }
 
-// deviceColumns returns the columns in the address, or else those that the browser showed last.
-func deviceColumns(r *http.Request) ui.Columns {
-	names := cmp.Or(r.URL.Query().Get(paramColumns), cookie(r, cookieColumns))
-	if names == "" {
-		return ui.DefaultColumns
+// deviceColumns returns the columns in the address, or else those that the browser showed last. It
+// reports whether the viewer chose them.
+func deviceColumns(r *http.Request) (columns ui.Columns, chosen bool) {
+	names := cmp.Or(r.URL.Query().Get(paramColumns), cookie(r, cookieColumns), ui.ColumnsDefault)
+	if names == ui.ColumnsDefault {
+		return ui.DefaultColumns, false
 	}
-	return ui.ReadColumns(names)
+	return ui.ReadColumns(names), true
 }
 
 func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
 	ctx := r.Context()
-	page := ui.DevicesPage{List: listURL(r, ui.PathDevices, deviceListParams...), CanAct: mayAct(ctx), Setup: s.setup(ctx),
-		Columns: deviceColumns(r)}
+	page := ui.DevicesPage{List: listURL(r, ui.PathDevices, deviceListParams...), CanAct: mayAct(ctx), Setup: s.setup(ctx)}
+	var chosen bool
+	page.Columns, chosen = deviceColumns(r)
 	page.Wall = page.List.Get("view") == ui.ViewWall
 	page.Query = page.List.Get("q")
 	page.CanRetire = viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)
@@ -123,8 +128,14 @@ func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
 		}
 		page.Unpictured = max(total-pictured, 0)
 	}
-	page.Rows, err = s.deviceRows(ctx, found.Items, columns)
-	return page, err
+	if page.Rows, err = s.deviceRows(ctx, found.Items, columns); err != nil || chosen || page.Wall {
+		return page, err
+	}
+	page.Columns = ui.Filled(page.Rows)
+	for i := range page.Rows {
+		page.Rows[i].Columns = page.Columns
+	}
+	return page, nil
 }
 
 // pageAndCount queries both concurrently: in a fleet of 100,000 a search reads every device for

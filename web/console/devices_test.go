@@ -41,9 +41,13 @@ func TestColumnsToChoose(t *testing.T) {
 	c.notify("telemetry", heartbeat(`,"crashes":2`))
 	c.picture(unit)
 	b := c.as(fleet.RoleViewer)
-	usual := []string{"col-presence", "col-name", "col-board", "col-version", "col-tags", "col-seen"}
+	usual := []string{"col-presence", "col-name", "col-board", "col-version", "col-more", "col-more", "col-more", "col-tags",
+		"col-seen"} // with signal, uptime and crash, which one device reports, and without campaigns
 	if got := b.get("/devices").headings(); !slices.Equal(got, usual) {
 		t.Errorf("columns %v without a choice", got)
+	}
+	if got := b.get("/devices?q=a085e3445566").headings(); len(got) != 6 {
+		t.Errorf("columns %v of a device that reports nothing", got)
 	}
 	to := b.get("/devices?q=a085&columns=&columns=heap&columns=signal&columns=%3Cb%3E&columns=heap").
 		wantRedirect("/devices?columns=signal%2Cheap&q=a085")
@@ -73,6 +77,10 @@ func TestColumnsToChoose(t *testing.T) {
 		t.Errorf("%d devices with a crash", len(links))
 	}
 	b.get("/devices?columns=").wantStatus(200)
+	b.get("/devices?columns=default").wantStatus(200)
+	if got := b.get("/devices").headings(); !slices.Equal(got, usual) {
+		t.Errorf("columns %v after the choice was ended", got)
+	}
 	if got := b.get(b.get("/devices?columns=&columns=").wantRedirect("/devices?columns=-")).headings(); len(got) != 2 {
 		t.Errorf("columns %v where no box is ticked", got)
 	}

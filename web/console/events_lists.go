@@ -37,7 +37,8 @@ func (s *Server) newListView(r *http.Request) (view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &listView{server: s, query: f.Query, shows: deviceColumns(r), rows: map[fleet.DeviceID]bool{},
+	shows, _ := deviceColumns(r)
+	v := &listView{server: s, query: f.Query, shows: shows, rows: map[fleet.DeviceID]bool{},
 		seen: map[fleet.DeviceID]bool{}, began: s.now()}
 	found, err := s.Devices.Devices(r.Context(), f)
 	if err != nil {
@@ -50,7 +51,7 @@ func (s *Server) newListView(r *http.Request) (view, error) {
 	return v, nil
 }
 
-func (v *listView) pace() time.Duration { return paceRows }
+func (v *listView) pace() time.Duration { return paceCounts }
 
 func (v *listView) wants(e *fleet.Event) bool {
 	return v.rows[e.Device] && (e.Kind == fleet.EventPresence || e.Kind == fleet.EventInventory ||

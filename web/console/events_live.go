@@ -28,6 +28,8 @@ func (s *Server) newView(r *http.Request) (view, error) {
 	switch q.Get("view") {
 	case ui.ViewOverview:
 		return overviewView{s}, nil
+	case ui.ViewFanOuts:
+		return fanOutsView{s}, nil
 	case ui.ViewDevices:
 		return s.newListView(r)
 	case ui.ViewDevice:
@@ -36,7 +38,7 @@ func (s *Server) newView(r *http.Request) (view, error) {
 			return nil, errNoPage
 		}
 		return &deviceView{server: s, id: id, tab: q.Get("tab"), log: shownLog{filter: forms.NewLogFilter(q)},
-			line: shownLine{list: listURL(r, ui.DevicePath(id), "show", "day")}, fresh: newCalls{began: s.now()}}, nil
+			line: shownLine{list: listURL(r, ui.DevicePath(id), "show", "day", "entry")}, fresh: newCalls{began: s.now()}}, nil
 	case ui.ViewCalls:
 		f, err := callFilter(listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout",
 			"conversation", "digest"),
@@ -102,7 +104,27 @@ func (s *Server) newView(r *http.Request) (view, error) {
 	return nil, errNoPage
 }
 
-// An overviewView follows the first page, and the list of fan-outs.
+// A fanOutsView follows the list of fan-outs.
+type fanOutsView struct{ server *Server }
+
+func (v fanOutsView) pace() time.Duration { return paceCounts }
+
+func (v fanOutsView) wants(e *fleet.Event) bool { return e.Kind == fleet.EventFanOut }
+
+func (v fanOutsView) begin(context.Context) (updates, error) { return updates{}, nil }
+
+func (v fanOutsView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+	for _, e := range events {
+		row, err := v.server.fanOutRow(ctx, e.Subject)
+		if err != nil {
+			return u, err
+		}
+		u.patches = append(u.patches, row.Row())
+	}
+	return u, nil
+}
+
+// An overviewView follows the first page.
 type overviewView struct{ server *Server }
 
 func (v overviewView) pace() time.Duration { return paceCounts }
@@ -125,11 +147,11 @@ func (v overviewView) render(ctx context.Context, events []fleet.Event) (u updat
 			devices = true // or the pending decisions
 			continue
 		}
-		row, err := v.fanOut(ctx, e.Subject)
+		row, err := v.server.fanOutRow(ctx, e.Subject)
 		if err != nil {
 			return u, err
 		}
-		u.patches = append(u.patches, row)
+		u.patches = append(u.patches, row.Brief())
 	}
 	if alerts {
 		u.patches = append(u.patches, v.server.alertsNow(ctx).View())
@@ -156,24 +178,25 @@ func (v overviewView) campaign(ctx context.Context, subject string, u *updates) 
 		return err
 	}
 	row, err := v.server.campaignRow(ctx, c)
-	u.patches = append(u.patches, row.Row())
+	u.patches = append(u.patches, row.Brief())
 	return err
 }
 
-func (v overviewView) fanOut(ctx context.Context, subject string) (templ.Component, error) {
+// fanOutRow returns the fan-out that an event is about.
+func (s *Server) fanOutRow(ctx context.Context, subject string) (ui.FanOutRow, error) {
 	id, err := uuid.Parse(subject)
 	if err != nil {
-		return nil, err
+		return ui.FanOutRow{}, err
 	}
-	f, err := v.server.FanOuts.Get(ctx, id)
+	f, err := s.FanOuts.Get(ctx, id)
 	if err != nil {
-		return nil, err
+		return ui.FanOutRow{}, err
 	}
-	rows, err := v.server.fanOutRows(ctx, []call.FanOut{f})
+	rows, err := s.fanOutRows(ctx, []call.FanOut{f})
 	if err != nil {
-		return nil, err
+		return ui.FanOutRow{}, err
 	}
-	return rows[0].Row(), nil
+	return rows[0], nil
 }
 
 // A deviceView follows the pages of one device.

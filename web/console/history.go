@@ -121,7 +121,6 @@ const (
 // adoptionChart returns how versions spread in the last 30 days; one of them and the sum of the rest, if it is named.
 func (s *Server) adoptionChart(ctx context.Context, version string, points int) (chart ui.AdoptionChart, err error) {
 	chart.ID, chart.Title = "adoption-chart", text(ctx, "history.adoption")
-	chart.Brief = points < adoptionPoints
 	chart.Adoption, err = s.History.Adoption(ctx, history.AdoptionFilter{Points: points, Version: version})
 	if errorCode(err) == "invalid_history_period" { // the history has just begun
 		err = nil

@@ -19,8 +19,7 @@ import (
 const (
 	overviewSpan = 24 * time.Hour
 	overviewStep = 30 * time.Minute
-	overviewRows = 8
-	maxSamples   = 480 // points of a chart
+	overviewRows = 5
 )
 
 func (s *Server) showOverview(r *http.Request) (answer, error) {
@@ -35,7 +34,7 @@ func (s *Server) showOverview(r *http.Request) (answer, error) {
 	})
 	parts.Go(func() error { return s.fleetHistory(partsCtx, &page) })
 	parts.Go(func() (err error) {
-		page.Versions, page.Boards, err = s.breakdown(partsCtx)
+		page.Versions, err = s.versionCounts(partsCtx)
 		return err
 	})
 	parts.Go(func() (err error) {
@@ -126,19 +125,14 @@ func (s *Server) fleetHistory(ctx context.Context, page *ui.Overview) error {
 	if err != nil {
 		return err
 	}
-	page.Presence = thin(samples)
+	page.Presence = samples
 	first := since.Truncate(overviewStep)
-	buckets, err := s.Stats.CallBuckets(ctx, first, overviewStep)
+	buckets, err := s.Stats.CallBuckets(ctx, "", first, overviewStep)
 	if err != nil {
 		return err
 	}
 	page.Calls = fillGaps(buckets, first, s.now())
-	failures, err := s.Stats.RecentFailures(ctx, since, overviewRows)
-	if err != nil {
-		return err
-	}
-	page.Failures, err = s.callRows(ctx, failures)
-	return err
+	return nil
 }
 
 // fillGaps adds a zero for each interval without calls. A day without a single call remains empty.
@@ -159,31 +153,17 @@ func fillGaps(buckets []call.Bucket, first, now time.Time) []call.Bucket {
 	return all
 }
 
-// thin limits a chart's points to a distinguishable number.
-func thin(samples []fleet.PresenceSample) []fleet.PresenceSample {
-	step := len(samples)/maxSamples + 1
-	if step == 1 {
-		return samples
-	}
-	kept := samples[:0:0]
-	for i := (len(samples) - 1) % step; i < len(samples); i += step { // includes the newest
-		kept = append(kept, samples[i])
-	}
-	return kept
-}
-
-// breakdown counts the boards: a program has neither board nor firmware.
-func (s *Server) breakdown(ctx context.Context) (versions, boards []fleet.DeviceCount, err error) {
+// versionCounts counts the boards by version: a program has no firmware.
+func (s *Server) versionCounts(ctx context.Context) ([]fleet.DeviceCount, error) {
 	ofBoards, err := fleet.ParseQuery("-kind:" + string(fleet.DevicePlugin) + "," + string(fleet.DeviceEndpoint))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	counts, err := s.Devices.CountByFields(ctx, ofBoards, "version", "board")
+	counts, err := s.Devices.CountByFields(ctx, ofBoards, "version")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	first := func(list []fleet.DeviceCount) []fleet.DeviceCount { return list[:min(len(list), overviewRows)] }
-	return first(counts[0]), first(counts[1]), nil
+	return counts[0], nil
 }
 
 func (s *Server) runningFanOuts(ctx context.Context) ([]ui.FanOutRow, error) {

@@ -84,7 +84,7 @@ func fromHTMX(r *http.Request) bool { return r.Header.Get("HX-Request") == "true
 // page returns the facts about the request that every component may use.
 func (s *Server) page(r *http.Request) ui.Page {
 	v := viewerOf(r.Context())
-	p := ui.Page{Lang: v.lang, Theme: v.theme, Zone: v.zone, Now: s.now(), URL: r.URL,
+	p := ui.Page{Lang: v.lang, Theme: v.theme, Density: v.density, Zone: v.zone, Now: s.now(), URL: r.URL,
 		Open: s.EnrolmentMode == fleet.EnrolOpen}
 	if v.operator == nil {
 		p.Open = false // not shown to visitors without a session

@@ -6,7 +6,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// setPreferences stores the language and theme from the forms in the frame of every page, and
+// setPreferences stores the language, the theme and the density of lists from the forms in the frame of every page, and
 // redirects to that page.
 func (s *Server) setPreferences(w http.ResponseWriter, r *http.Request) {
 	if lang := r.PostFormValue("lang"); known(lang) {
@@ -21,6 +21,10 @@ func (s *Server) setPreferences(w http.ResponseWriter, r *http.Request) {
 	switch theme := r.PostFormValue("theme"); theme {
 	case "auto", "light", "dark":
 		setPreference(w, r, cookieTheme, theme)
+	}
+	switch density := r.PostFormValue("density"); density {
+	case ui.DensityNormal, ui.DensityCompact:
+		setPreference(w, r, cookieDensity, density)
 	}
 	http.Redirect(w, r, localNext(r.PostFormValue("next")), http.StatusSeeOther)
 }

@@ -128,7 +128,7 @@ func TestStreamSendsPresence(t *testing.T) {
 	c.connect("a085e3112233", says("true"))
 	list.want("patch", `id="device-a085e3112233"`, "is-online")
 	one.want("patch", `id="device-head"`, "is-online")
-	overview.want("patch", `id="presence-now"`, "<strong class=\"num figure-good\">1</strong>")
+	overview.want("patch", `id="presence-now"`, "<strong class=\"num\">1</strong>")
 }
 
 // Everything that a page shows about a device is from the same moment, in each response and each

@@ -17,9 +17,10 @@ import (
 
 // Cookies with a browser's preferences. The script writes the zone.
 const (
-	cookieLang  = "fleetd_lang"
-	cookieTheme = "fleetd_theme"
-	cookieZone  = "fleetd_zone"
+	cookieLang    = "fleetd_lang"
+	cookieTheme   = "fleetd_theme"
+	cookieDensity = "fleetd_density"
+	cookieZone    = "fleetd_zone"
 
 	cookieColumns = "fleetd_columns"
 )
@@ -30,6 +31,7 @@ type viewer struct {
 	login    operator.Login     // of the operator in this browser
 	lang     i18n.Lang
 	theme    string
+	density  string
 	zone     *time.Location
 
 	newBrowser string // set at a sign-in: the secret that the browser gets
@@ -62,7 +64,7 @@ func (s *Server) withViewer(next http.Handler) http.Handler {
 			err = s.Operators.Seen(r.Context(), login, request.ClientIP(r))
 		}
 		v := &viewer{operator: operator, login: login, lang: language(w, r, operator),
-			theme: cookie(r, cookieTheme), zone: zone(r)}
+			theme: cookie(r, cookieTheme), density: cookie(r, cookieDensity), zone: zone(r)}
 		ctx := origin.With(context.WithValue(r.Context(), viewerKey{}, v), origin.FromRequest(r))
 		r = r.WithContext(fleet.WithScope(ctx, v.actor()))
 		if err != nil {

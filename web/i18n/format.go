@@ -148,5 +148,4 @@ var JSKeys = []string{
 	"time.in.s", "time.in.min", "time.in.h", "time.in.d",
 	"time.for.s", "time.for.min", "time.for.h", "time.for.d",
 	"js.copied", "js.selected", "js.selected_all", "js.new", "js.unanswered", "js.calls", "js.stale", "js.database",
-	"js.failed",
 }

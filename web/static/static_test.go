@@ -75,6 +75,9 @@ func TestFolderOfModules(t *testing.T) {
 
 var modules = regexp.MustCompile(`(?:from|import\()"(\./[^"]+)"`)
 
+// classes finds the classes that rules begin with.
+var classes = regexp.MustCompile(`(?m)^  \.[a-z][a-z-]*`)
+
 func TestHandler(t *testing.T) {
 	get := func(target, encoding string) *http.Response {
 		r := httptest.NewRequest("GET", target, nil)
@@ -85,8 +88,10 @@ func TestHandler(t *testing.T) {
 	}
 	want := assets[strings.TrimPrefix(Path("app.css"), Prefix)].plain
 	for _, name := range glob("assets/css/*.css") {
-		if first, _, _ := strings.Cut(string(read(name)), "\n"); !strings.Contains(string(want), first) {
-			t.Errorf("the sheet does not contain %s", name)
+		for _, class := range classes.FindAllString(string(read(name)), -1) {
+			if class = strings.TrimSpace(class); !strings.Contains(string(want), class) {
+				t.Errorf("the sheet has no rule for %s of %s", class, name)
+			}
 		}
 	}
 

@@ -125,6 +125,14 @@ func (v AlertCard) what(ctx context.Context) string {
 	return i18n.BecauseMarked(p.Lang, p.Zone, "alert.what.", v.Alert.Reason())
 }
 
+// lineURL returns the address of an alert's line in the overview: the page that the alert is about.
+func (v AlertCard) lineURL(ctx context.Context) string {
+	if to, _ := v.place(ctx); to != "" {
+		return to
+	}
+	return AlertPath(v.id())
+}
+
 // place returns the page that the alert is about; key is the message of the link.
 func (v AlertCard) place(ctx context.Context) (to, key string) {
 	switch {

@@ -292,21 +292,20 @@ func deploymentsURL(campaign string, pairs ...string) string {
 	return path
 }
 
-// rateChart draws the outcomes by minute.
-func (b CampaignBoard) rateChart(ctx context.Context) chart {
-	c := chart{Time: t(ctx, "chart.time"), From: b.From.Unix(), To: b.To.Unix(), Step: 60, Series: []series{
-		{Label: t(ctx, "chart.succeeded"), Tone: toneGood},
-		{Label: t(ctx, "chart.failed"), Tone: toneBad},
-	}}
+// rateStack draws the outcomes by minute.
+func (b CampaignBoard) rateStack(ctx context.Context) stackChart {
+	c := stackChart{id: "campaign-rate-chart", title: t(ctx, "campaign.rate"), span: timeSpan{b.From, b.To}, step: time.Minute,
+		layers: []stackLayer{{class: "fill-good", label: t(ctx, "chart.succeeded")},
+			{class: "fill-bad", label: t(ctx, "chart.failed")}}}
 	known := make(map[int64]campaign.RateBucket, len(b.Progress.Rate))
 	for _, r := range b.Progress.Rate {
 		known[r.At.Unix()] = r
 	}
 	for at := b.From; at.Before(b.To); at = at.Add(time.Minute) {
 		r := known[at.Unix()]
-		c.X = append(c.X, at.Unix())
-		c.Series[0].Values = append(c.Series[0].Values, r.Succeeded)
-		c.Series[1].Values = append(c.Series[1].Values, r.Failed)
+		c.times = append(c.times, at)
+		c.layers[0].counts = append(c.layers[0].counts, r.Succeeded)
+		c.layers[1].counts = append(c.layers[1].counts, r.Failed)
 	}
 	return c
 }

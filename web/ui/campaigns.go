@@ -236,8 +236,20 @@ func (r CampaignRow) say(ctx context.Context) string {
 	return c.say(ctx)
 }
 
-// say returns the numbers as text.
+// say returns the numbers as text, without those that are zero.
 func (c CampaignTally) say(ctx context.Context) string {
-	return t(ctx, "campaign.bar_say", "ok", c.Succeeded, "bad", c.Failed, "fly", c.InFlight, "soak", c.Verifying,
-		"wait", c.Waiting)
+	var parts []string
+	for _, p := range []struct {
+		key string
+		n   int
+	}{{"succeeded", c.Succeeded}, {"failed", c.Failed}, {"in_flight", c.InFlight}, {"verifying", c.Verifying},
+		{"waiting", c.Waiting}} {
+		if p.n > 0 {
+			parts = append(parts, t(ctx, "campaign.n."+p.key, "n", p.n))
+		}
+	}
+	return strings.Join(parts, " · ")
 }
+
+// unusual reports whether the state has to be named with the progress.
+func (r CampaignRow) unusual() bool { return r.Campaign.State != campaign.Running }

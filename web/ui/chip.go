@@ -1,6 +1,10 @@
 package ui
 
-import "fleetd/fleet"
+import (
+	"context"
+
+	"fleetd/fleet"
+)
 
 // A tone is one of the four meanings a colour may have, or none.
 type tone string
@@ -35,6 +39,14 @@ func shownPresence(d fleet.Device) fleet.Presence {
 		return fleet.CountedBetween
 	}
 	return d.Presence
+}
+
+// presenceText returns the name of a presence.
+func presenceText(ctx context.Context, p fleet.Presence) string {
+	if p == fleet.PresencePending {
+		return t(ctx, "presence.pending")
+	}
+	return t(ctx, "state."+string(p))
 }
 
 func toneOf(state string) tone {

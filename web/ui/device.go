@@ -11,6 +11,7 @@ import (
 	"github.com/a-h/templ"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/enrolment"
 	"fleetd/web/i18n"
 )
@@ -23,6 +24,7 @@ type DeviceHead struct {
 	Name       string
 	Board      string
 	Version    string
+	Tags       []string
 	Presence   fleet.Presence
 	Since      time.Time
 	Talking    string       // id of its present conversation; "" without one
@@ -50,7 +52,7 @@ type DeviceHead struct {
 // NewDeviceHead returns a device's head for one of its tabs.
 func NewDeviceHead(d fleet.Device, tab string, now time.Time, canAct bool) DeviceHead {
 	h := DeviceHead{
-		ID: d.ID, Kind: d.Kind, Name: d.Name, Board: d.Board, Version: d.Version,
+		ID: d.ID, Kind: d.Kind, Name: d.Name, Board: d.Board, Version: d.Version, Tags: d.Tags,
 		Presence: shownPresence(d), Since: d.PresenceSince, Evidence: d.PresenceEvidence,
 		Enrolment: d.Enrolment, ToolsCount: d.ToolsCount, RetiredAt: d.RetiredAt,
 		ReplacedBy: d.ReplacedBy, Replaces: d.Replaces, NewClient: d.NewClientID, Tab: tab, CanAct: canAct,
@@ -70,11 +72,20 @@ func NewDeviceHead(d fleet.Device, tab string, now time.Time, canAct bool) Devic
 // Title returns the device's name, or its id if it has none.
 func (h DeviceHead) Title() string { return deviceTitle(h.ID, h.Name) }
 
-// offersCall reports whether the head links to the tools: not on the page of the tools, and not for
-// a device that cannot be called.
-func (h DeviceHead) offersCall() bool {
-	return h.CanAct && h.RetiredAt == nil && h.Enrolment == fleet.EnrolmentEnrolled && h.Tab != "tools"
+// Callable reports whether the viewer may call the device.
+func (h DeviceHead) Callable() bool {
+	return h.CanAct && h.RetiredAt == nil && h.Enrolment == fleet.EnrolmentEnrolled
 }
+
+// offersCall reports whether the head links to the tools.
+func (h DeviceHead) offersCall() bool { return h.Callable() && h.Tab != "tools" }
+
+// named reports whether the presence has to be a chip: a word is enough for the usual state.
+func (h DeviceHead) named() bool {
+	return h.Presence != fleet.PresenceOnline && h.Presence != fleet.CountedBetween
+}
+
+func (h DeviceHead) tagText() string { return strings.Join(h.Tags, ", ") }
 
 var deviceTabs = []struct{ tab, key string }{
 	{"", "device.tab.timeline"}, {"tools", "device.tab.tools"}, {"health", "device.tab.health"},
@@ -120,6 +131,14 @@ func (h DeviceHead) tabShown(tab string) bool {
 	return true
 }
 
+// pictureURL leads to the pictures, or to the facts of a device that has none.
+func (h DeviceHead) pictureURL() templ.SafeURL {
+	if h.Thumb != nil || h.CanSnap {
+		return h.tabURL("screen")
+	}
+	return h.tabURL("facts")
+}
+
 func (h DeviceHead) tabURL(tab string) templ.SafeURL {
 	if tab == "" {
 		return templ.SafeURL(DevicePath(h.ID))
@@ -145,8 +164,7 @@ func (h DeviceHead) frame(ctx context.Context) head {
 	for _, tab := range deviceTabs {
 		if tab.tab == h.Tab && h.Tab != "" {
 			frame.Crumbs = append(frame.Crumbs, link{h.Title(), DevicePath(h.ID)})
-			frame.Here = t(ctx, h.tabName(tab.tab, tab.key))
-			frame.Title = frame.Here + " · " + h.Title()
+			frame.Title = t(ctx, h.tabName(tab.tab, tab.key)) + " · " + h.Title()
 		}
 	}
 	return frame
@@ -159,9 +177,24 @@ type DevicePage struct {
 	Acts   DeviceActs
 	Vitals DeviceVitals
 	Sparks HealthTrends
+	Calls  CallsOfDay
 	Latest *Snapshot
 	About  DeviceFacts
 	Line   Timeline
+	Entry  *TimelineDetail // the entry that is shown in full; nil for none
+}
+
+// CallsOfDay counts the calls to a device of the last 24 hours by the hour.
+type CallsOfDay struct {
+	Device  fleet.DeviceID
+	To      time.Time
+	Buckets []call.Bucket // without hours that had none
+}
+
+// A TimelineDetail is an entry of the time line in full.
+type TimelineDetail struct {
+	Row  TimelineRow
+	Call *CallView // of an entry about a call
 }
 
 // A ConfigurationPage is the settings of a device: GET DevicePath(id, "configuration"). Its forms
@@ -196,8 +229,6 @@ func (v ConfigurationPage) editTitle() string {
 	}
 	return "device.edit_plain"
 }
-
-func (v ConfigurationPage) tagText() string { return strings.Join(v.Tags, ", ") }
 
 // A ProgramServer is what the MCP server of a plug-in or an endpoint says about itself.
 type ProgramServer struct{ Name, Version, Protocol string }

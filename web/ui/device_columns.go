@@ -13,7 +13,34 @@ import (
 type Columns []string
 
 // DefaultColumns are the columns of a viewer who chose none.
-var DefaultColumns = Columns{"board", "version", "tags", "seen"}
+var DefaultColumns = Columns{"board", "version", "signal", "uptime", "crash", "campaign", "tags", "seen"}
+
+// ColumnsDefault is the columns parameter that ends a viewer's choice.
+const ColumnsDefault = "default"
+
+// sparse are the default columns that are shown only if a device of the list has a value: stock
+// firmware reports neither signal nor crashes.
+var sparse = []string{"signal", "uptime", "crash", "campaign"}
+
+// Filled returns the default columns without those that would be empty.
+func Filled(rows []DeviceRow) Columns {
+	return slices.DeleteFunc(slices.Clone(DefaultColumns), func(name string) bool {
+		return slices.Contains(sparse, name) && !slices.ContainsFunc(rows, func(d DeviceRow) bool { return d.has(name) })
+	})
+}
+
+// has reports whether the device has a value in a sparse column.
+func (d DeviceRow) has(name string) bool {
+	switch name {
+	case "signal":
+		return d.Vitals != nil && d.Vitals.RSSI != nil
+	case "uptime":
+		return d.Vitals != nil && d.Vitals.Uptime > 0
+	case "crash":
+		return d.LastCrash != nil
+	}
+	return d.Campaign.ID != ""
+}
 
 // A deviceColumn is a column that can be chosen. Lists can be sorted by columns whose values are
 // columns of the devices' table.
@@ -29,10 +56,12 @@ var deviceColumns = []deviceColumn{
 	{"chip", column{"", "device.chip", "col-more"}},
 	{"version", column{"version", "devices.col.version", "col-version"}},
 	{"slot", column{"", "device.slot", "col-more"}},
-	{"tags", column{"", "devices.col.tags", "col-tags"}},
 	{"signal", column{"", "devices.col.signal", "col-more"}},
 	{"heap", column{"", "devices.col.heap", "col-more"}},
+	{"uptime", column{"", "devices.col.uptime", "col-more"}},
 	{"crash", column{"", "devices.col.crash", "col-more"}},
+	{"campaign", column{"", "devices.col.campaign", "col-more"}},
+	{"tags", column{"", "devices.col.tags", "col-tags"}},
 	{"ip", column{"", "device.address", "col-more"}},
 	{"transport", column{"", "device.transport", "col-more"}},
 	{"created", column{"created", "device.first_seen", "col-more"}},
@@ -84,8 +113,15 @@ func (c Columns) chosen() []deviceColumn {
 type DeviceDetails struct {
 	Vitals    *telemetry.Vitals // nil: it reported none, or no column shows any
 	LastCrash *time.Time        // nil: no crash is known
+	Campaign  CampaignRef       // the campaign in which it waits or works; zero: none
 	Picture   *Snapshot         // its latest snapshot; nil: none is stored
 }
+
+// A CampaignRef names a campaign.
+type CampaignRef struct{ ID, Name string }
+
+// booted returns when the device started, as far as it is known.
+func (d DeviceRow) booted() time.Time { return d.Vitals.At.Add(-d.Vitals.Uptime) }
 
 // address returns the device's address in its network, or else the address that it connects from.
 func (d DeviceRow) address() string {

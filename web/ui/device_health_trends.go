@@ -214,6 +214,20 @@ func (v HealthTrends) temperature(ctx context.Context) trend {
 	return c.described(ctx)
 }
 
+// uptime rises from each start.
+func (v HealthTrends) uptime(ctx context.Context) trend {
+	c := v.trend("uptime", t(ctx, "health.trend.uptime"), "",
+		func(i int) []float64 { return []float64{v.Points[i].Uptime.Hours()} },
+		func(i int) string { return v.say(ctx, i, duration(ctx, v.Points[i].Uptime)) })
+	c.lines = []trendLine{{"line-1", c.title, ""}}
+	if n := len(v.Points); n > 0 && v.Points[n-1].Uptime > 0 {
+		c.lines[0].last = duration(ctx, v.Points[n-1].Uptime)
+	}
+	lo, hi := c.bounds()
+	c.axis = niceAxis(min(lo, 0), max(hi, 1), 4)
+	return c
+}
+
 // reconnects are shown by step, although the device counts from its start.
 func (v HealthTrends) reconnects(ctx context.Context) trend {
 	lost := v.lostConnections()
@@ -267,7 +281,7 @@ func (c trend) described(ctx context.Context) trend {
 
 // sparks returns the trends that one line can show, each scaled to its own minimum and maximum.
 func (v HealthTrends) sparks(ctx context.Context) (all []trend) {
-	for _, c := range []trend{v.memory(ctx), v.signal(ctx), v.temperature(ctx)} {
+	for _, c := range []trend{v.memory(ctx), v.signal(ctx), v.uptime(ctx)} {
 		if !c.drawable() || c.lines[0].last == "" {
 			continue
 		}

@@ -107,6 +107,12 @@ func NewDeviceRow(d fleet.Device, now time.Time, canAct bool) DeviceRow {
 	return row
 }
 
+// unusual reports whether the presence has to be named: a dot is enough for an online device, and
+// for one that is between conversations.
+func (d DeviceRow) unusual() bool {
+	return d.Presence != fleet.PresenceOnline && d.Presence != fleet.CountedBetween
+}
+
 // Title returns the device's name, or its id if it has none.
 func (d DeviceRow) Title() string { return deviceTitle(d.ID, d.Name) }
 

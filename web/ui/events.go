@@ -7,7 +7,8 @@ import (
 
 // The views that a live stream can follow: the view parameter of [PathEvents].
 const (
-	ViewOverview = "overview" // patches: presenceNow, attention, recent failures, running fan-outs
+	ViewOverview = "overview" // patches: presence, alerts, decisions, running campaigns and fan-outs
+	ViewFanOuts  = "fanouts"  // patches: rows
 	ViewDevices  = "devices"  // patches: DeviceRow; "new" when a matching device appears
 	ViewDevice   = "device"   // id; patches: DeviceHead, CallRow, Snapshot
 	ViewCalls    = "calls"    // as the list's filter; patches: CallRow; "new" for each new call

@@ -163,7 +163,7 @@ func (v FirmwareImagePage) Page() templ.Component {
 			}
 			return nil
 		})
-		templ_7745c5c3_Err = layout(head{Title: v.title(ctx), Crumbs: []link{{t(ctx, "firmware.nav"), PathFirmware}, {t(ctx, "firmware.images"), PathImages}}, Here: v.Image.Version}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var2), templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = layout(head{Title: v.title(ctx), Crumbs: []link{{t(ctx, "firmware.nav"), PathFirmware}, {t(ctx, "firmware.images"), PathImages}}}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var2), templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

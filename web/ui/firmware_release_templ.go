@@ -112,7 +112,7 @@ func (v FirmwareReleasePage) Page() templ.Component {
 			}
 			return nil
 		})
-		templ_7745c5c3_Err = layout(head{Title: t(ctx, "firmware.release_title", "version", v.Release.Version), Crumbs: []link{{t(ctx, "firmware.nav"), PathFirmware}}, Here: v.Release.Version, Events: EventsURL(ViewRelease, map[string][]string{"id": {v.id()}})}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var2), templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = layout(head{Title: t(ctx, "firmware.release_title", "version", v.Release.Version), Crumbs: []link{{t(ctx, "firmware.nav"), PathFirmware}}, Events: EventsURL(ViewRelease, map[string][]string{"id": {v.id()}})}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var2), templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -207,8 +207,8 @@ func TestGallery(t *testing.T) {
 	}
 }
 
-// TestFirstPageIsLight counts the bytes that a browser fetches for its first pages, without the
-// chart library, which it fetches only when a chart becomes visible.
+// TestFirstPageIsLight counts the bytes that a browser fetches for its first pages, also for those
+// with charts; fonts are not counted.
 func TestFirstPageIsLight(t *testing.T) {
 	const limit = 60_000
 	for _, s := range samples {
@@ -335,7 +335,7 @@ func save(t *testing.T, name string, b []byte) {
 func saveStatic(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"app.css", "app.js", "favicon.svg", "htmx-2.0.11.min.js",
-		"idiomorph-ext-0.7.4.min.js", "upload.js", "uplot-1.6.32.min.js", "uplot-1.6.32.min.css"} {
+		"idiomorph-ext-0.7.4.min.js", "upload.js"} {
 		w := httptest.NewRecorder()
 		static.Handler().ServeHTTP(w, httptest.NewRequest("GET", static.Path(name), nil))
 		b, _ := io.ReadAll(w.Body)

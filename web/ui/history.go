@@ -142,38 +142,38 @@ func fieldText(ctx context.Context, d history.Device, f history.Field) string {
 	return ""
 }
 
-// An AdoptionChart is the spread of versions over time, as stacked areas: a [trend] whose lines lie on each other.
+// An AdoptionChart is the spread of versions over time.
 type AdoptionChart struct {
 	history.Adoption
 	ID    string
 	Title string
-	Brief bool // without figures, which are on the page of the history
 }
 
 // maxStack is the number of areas; further versions are among the others.
 const maxStack = 4
 
 // drawable reports whether there are devices at any moment.
-func (c AdoptionChart) drawable() bool { return c.high() > 0 && len(c.Times) > 1 }
+func (c AdoptionChart) drawable() bool { return c.stack(context.Background()).drawable() }
 
-// layers returns the areas from the bottom up.
-func (c AdoptionChart) layers(ctx context.Context) (layers []stackLayer) {
+// stack returns the chart: the areas from the bottom up.
+func (c AdoptionChart) stack(ctx context.Context) stackChart {
+	s := stackChart{id: c.ID, title: c.Title, times: c.Times}
+	if len(c.Times) > 0 {
+		s.span = timeSpan{c.Times[0], c.Times[len(c.Times)-1]}
+	}
 	others := c.Others
-	for i, s := range c.Series {
+	for i, series := range c.Series {
 		if i < maxStack {
-			l := stackLayer{class: "stack-" + strconv.Itoa(i), label: s.Version, counts: s.Counts}
-			if s.Version == "" {
-				l.label = t(ctx, "overview.unknown")
-			}
-			layers = append(layers, l)
+			s.layers = append(s.layers, stackLayer{class: "stack-" + strconv.Itoa(i), label: versionName(ctx, series.Version),
+				counts: series.Counts})
 			continue
 		}
-		others = sumCounts(others, s.Counts)
+		others = sumCounts(others, series.Counts)
 	}
 	if others != nil {
-		layers = append(layers, stackLayer{class: "stack-others", label: t(ctx, "history.others"), counts: others})
+		s.layers = append(s.layers, stackLayer{class: "stack-others", label: t(ctx, "history.others"), counts: others})
 	}
-	return layers
+	return s
 }
 
 func sumCounts(a, b []int) []int {
@@ -185,78 +185,26 @@ func sumCounts(a, b []int) []int {
 	return sum
 }
 
-type stackLayer struct {
-	class, label string
-	counts       []int
+// A bar is one row of a breakdown: a share of the largest, as a link.
+type bar struct {
+	label string
+	url   string // "" if no query selects these devices
+	count int
+	width string // percent of the longest bar
 }
 
-func (l stackLayer) last() int { return l.counts[len(l.counts)-1] }
-
-// high returns the most devices at any moment.
-func (c AdoptionChart) high() (high int) {
-	for i := range c.Times {
-		n := 0
-		if c.Others != nil {
-			n = c.Others[i]
+func bars(counts []fleet.DeviceCount, field string) []bar {
+	most := 1
+	for _, c := range counts {
+		most = max(most, c.Count)
+	}
+	out := make([]bar, len(counts))
+	for i, c := range counts {
+		out[i] = bar{label: c.Value, count: c.Count, width: strconv.FormatFloat(100*float64(c.Count)/float64(most), 'f', 1,
+			64)}
+		if c.Value != "" {
+			out[i].url = QueryPath(Term(field, c.Value))
 		}
-		for _, s := range c.Series {
-			n += s.Counts[i]
-		}
-		high = max(high, n)
 	}
-	return high
-}
-
-// trend returns the axes of the chart.
-func (c AdoptionChart) trend() trend {
-	return trend{id: c.ID, title: c.Title, axis: niceAxis(0, float64(max(c.high(), 4)), 4),
-		span: timeSpan{c.Times[0], c.Times[len(c.Times)-1]}}
-}
-
-// upTo returns the devices of the layers up to n at moment i.
-func upTo(layers []stackLayer, n, i int) (sum int) {
-	for _, l := range layers[:n+1] {
-		sum += l.counts[i]
-	}
-	return sum
-}
-
-// area returns the outline of the layers up to n, down to zero: what lies below is drawn over it.
-func (c AdoptionChart) area(chart trend, layers []stackLayer, n int) string {
-	var b strings.Builder
-	last := -1
-	for i := range c.Times {
-		high := upTo(layers, n, i)
-		if i > 0 && i < len(c.Times)-1 && high == last && high == upTo(layers, n, i+1) {
-			continue // in the middle of a level line
-		}
-		b.WriteString("ML"[min(i, 1):][:1] + strconv.Itoa(int(chart.x(c.Times[i]))) + " " + coord(chart.y(float64(high))))
-		last = high
-	}
-	return b.String() + "V" + strconv.Itoa(plotHigh) + "H0Z"
-}
-
-// strips returns the part of the plot for each moment, with its figures.
-func (c AdoptionChart) strips(ctx context.Context, chart trend, layers []stackLayer) []strip {
-	chart.reach = 3 * c.Times[1].Sub(c.Times[0])
-	for i, at := range c.Times {
-		text := exact(ctx, at)
-		for j := len(layers) - 1; j >= 0; j-- {
-			if n := layers[j].counts[i]; n > 0 {
-				text += "\n" + layers[j].label + ": " + num(ctx, n)
-			}
-		}
-		chart.readings = append(chart.readings, reading{at: at, values: []float64{0}, text: text})
-	}
-	return chart.strips()
-}
-
-// rows returns the moments of the table.
-func (c AdoptionChart) rows() (rows []int) {
-	const most = 10
-	step := (len(c.Times) + most - 1) / most
-	for i := len(c.Times) - 1; i >= 0; i -= step {
-		rows = append(rows, i)
-	}
-	return rows
+	return out
 }

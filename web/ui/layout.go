@@ -14,22 +14,12 @@ import (
 type head struct {
 	Title  string // of the document, in the page's language; differs between the tabs of one object
 	Crumbs []link // the path to the page, without the page itself
-	Here   string // short title at the end of the path; "" means Title
 	Events string // address of the live stream; "" for none
 	Script string // name of a script that this page alone needs
 	Style  string // a style sheet of the page
-	Charts bool   // may need the chart library, which the script fetches when a chart becomes visible
 }
 
 type link struct{ Text, URL string }
-
-// here returns the page's title at the end of its breadcrumbs.
-func (h head) here() string {
-	if h.Here != "" {
-		return h.Here
-	}
-	return h.Title
-}
 
 // A place is an entry of the navigation: a page, or a group of pages with links to each other below
 // the bar. The entry links to the first.

@@ -2,10 +2,11 @@ package ui
 
 import (
 	"context"
-	"encoding/json"
+	"math"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"fleetd/fleet"
@@ -23,11 +24,9 @@ type Overview struct {
 	Calls     []call.Bucket          // the last 24 h, oldest first
 	Step      time.Duration          // width of a bucket
 	From, To  time.Time              // span of the charts, with data or without
-	Versions  []fleet.DeviceCount    // largest first
-	Boards    []fleet.DeviceCount
-	Adoption  AdoptionChart // the last 30 days
+	Versions  []fleet.DeviceCount    // of boards, largest first
+	Adoption  AdoptionChart          // the last 30 days
 	Needs     Attention
-	Failures  []CallRow
 	Running   []FanOutRow
 	Campaigns []CampaignRow // open campaigns
 	Setup     Setup
@@ -67,13 +66,66 @@ func (p PresenceNow) tone(of fleet.Presence) tone {
 	return toneNone
 }
 
-// worse returns the worse of two tones of counts.
-func worse(a, b tone) tone {
-	rank := []tone{toneNone, toneWarn, toneBad}
-	if slices.Index(rank, b) > slices.Index(rank, a) {
-		return b
+// fill returns the class that colours a count in bars and charts.
+func (p PresenceNow) fill(of fleet.Presence) string {
+	switch {
+	case of == fleet.PresenceOnline:
+		return "fill-good"
+	case of == fleet.PresencePending || of == fleet.CountedBetween:
+		return "fill-none"
+	case p.tone(of) == toneBad:
+		return "fill-bad"
+	case of == fleet.PresenceOffline:
+		return "fill-off"
 	}
-	return a
+	return "fill-warn"
+}
+
+// share returns which part of the fleet is online. It says 100 % only if all are.
+func (p PresenceNow) share(ctx context.Context) string {
+	return tenths(ctx, ratio(p.Online, p.Joined()))
+}
+
+// tenths formats a share in percent, rounded down to a tenth: 100 % means all.
+func tenths(ctx context.Context, share float64) string {
+	if share == 0 || share == 1 {
+		return percentText(ctx, share)
+	}
+	return finePercent(math.Floor(1000*share+1e-9) / 1000)
+}
+
+// A barPart is a segment of a bar that is a thousand units wide.
+type barPart struct{ class, x, width string }
+
+// parts returns the segments of the bar, each wide enough to be seen.
+func (p PresenceNow) parts() []barPart {
+	all := p.counts()
+	counts, classes := make([]int, len(all)), make([]string, len(all))
+	for i, c := range all {
+		counts[i], classes[i] = c.count, p.fill(c.presence)
+	}
+	return barParts(counts, classes)
+}
+
+// barParts divides a bar in proportion to the counts. A count above zero has at least a few units,
+// and segments have a gap between them.
+func barParts(counts []int, classes []string) (parts []barPart) {
+	const whole, least, gap = 1000.0, 4.0, 2.0
+	sum, shown := 0, 0
+	for _, n := range counts {
+		sum += n
+		shown += min(n, 1)
+	}
+	x, free := 0.0, whole-float64(shown)*least-float64(max(shown-1, 0))*gap
+	for i, n := range counts {
+		if n == 0 {
+			continue
+		}
+		width := least + free*float64(n)/float64(sum)
+		parts = append(parts, barPart{classes[i], coord(x), coord(width)})
+		x += width + gap
+	}
+	return parts
 }
 
 func shareTone(n, all int) tone {
@@ -120,6 +172,21 @@ func (a Attention) none() bool {
 	return a.Calls+a.Claims+a.Approvals+a.Conflicts+a.Holds+len(a.Campaigns) == 0
 }
 
+// A needCount is a number of equal decisions, and the page where they are made.
+type needCount struct {
+	n        int
+	key, url string
+}
+
+func (a Attention) counts() []needCount {
+	return slices.DeleteFunc([]needCount{
+		{a.Calls, "approvals.needs", PathApprovals},
+		{a.Claims, "overview.claims", PathClaim},
+		{a.Approvals, "overview.approvals", PathClaim},
+		{a.Conflicts, "overview.conflicts", QueryPath("conflict")},
+	}, func(c needCount) bool { return c.n == 0 })
+}
+
 type presenceCount struct {
 	presence fleet.Presence
 	count    int
@@ -147,52 +214,6 @@ func (c presenceCount) query() string {
 	return Term("presence", string(c.presence))
 }
 
-// A bar is one row of a breakdown: a share of the largest, as a link.
-type bar struct {
-	label string
-	url   string // "" if no query selects these devices
-	count int
-	width string // percent of the longest bar
-}
-
-func bars(counts []fleet.DeviceCount, field string) []bar {
-	most := 1
-	for _, c := range counts {
-		most = max(most, c.Count)
-	}
-	out := make([]bar, len(counts))
-	for i, c := range counts {
-		out[i] = bar{label: c.Value, count: c.Count, width: strconv.FormatFloat(100*float64(c.Count)/float64(most), 'f', 1,
-			64)}
-		if c.Value != "" {
-			out[i].url = QueryPath(Term(field, c.Value))
-		}
-	}
-	return out
-}
-
-// A chart is the data from which the script draws it; the table next to it has the same figures.
-type chart struct {
-	X      []int64  `json:"x"` // Unix seconds
-	From   int64    `json:"from"`
-	To     int64    `json:"to"`
-	Time   string   `json:"time"`
-	Series []series `json:"series"`
-	Step   int64    `json:"step,omitempty"`  // seconds between bars; 0 draws areas
-	Links  []string `json:"links,omitempty"` // link of a click at X[i]
-}
-
-type series struct {
-	Label  string `json:"label"`
-	Tone   tone   `json:"tone"`
-	Values []int  `json:"values"`
-}
-
-func (c chart) json() string {
-	b, _ := json.Marshal(c) // only numbers and strings
-	return string(b)
-}
-
 // begin returns the start of the charts: the first data, because a mostly empty axis is useless on
 // a fleet's first day.
 func (v Overview) begin() time.Time {
@@ -210,61 +231,216 @@ func (v Overview) begin() time.Time {
 	return begin
 }
 
-// edgesWereSilent reports whether the chart has devices at silent edges.
-func (v Overview) edgesWereSilent() bool {
-	return v.Now.UnknownEdge > 0 ||
-		slices.ContainsFunc(v.Presence, func(s fleet.PresenceSample) bool { return s.UnknownEdge > 0 })
-}
+// Intervals of the strip of a day. Presence is sampled every minute, so shorter ones would be empty.
+const (
+	stripBars  = 96
+	leastStrip = 2 * time.Minute
+)
 
-func (v Overview) presenceChart(ctx context.Context) chart {
-	c := chart{Time: t(ctx, "chart.time"), From: v.begin().Unix(), To: v.To.Unix(), Series: []series{
-		{Label: t(ctx, "state.online"), Tone: toneGood},
-		{Label: t(ctx, "state.unresponsive"), Tone: toneNone},
-		{Label: t(ctx, "state.offline"), Tone: toneNone},
-		{Label: t(ctx, "state.unknown_edge"), Tone: toneWarn},
-	}}
-	// An area has the colour of its worst state, also after that state has ended, and ends with the
-	// values of the tiles.
-	now := fleet.PresenceSample{At: v.To, Online: v.Now.Online, Unresponsive: v.Now.Unresponsive,
-		UnknownEdge: v.Now.UnknownEdge, Offline: v.Now.Offline}
-	for _, s := range append(slices.Clone(v.Presence), now) {
-		p := PresenceNow{Online: s.Online, Unresponsive: s.Unresponsive, UnknownEdge: s.UnknownEdge, Offline: s.Offline}
-		c.Series[2].Tone = worse(c.Series[2].Tone, p.tone(fleet.PresenceOffline))
-		c.Series[1].Tone = worse(c.Series[1].Tone, p.tone(fleet.PresenceUnresponsive))
-		c.X = append(c.X, s.At.Unix())
-		for i, n := range []int{s.Online, s.Unresponsive, s.Offline, s.UnknownEdge} {
-			c.Series[i].Values = append(c.Series[i].Values, n)
+// presenceStack draws the last day. Each bar is the moment of its interval with the fewest devices
+// online, so that a short outage is not averaged away; the last bar ends with the counts of now.
+func (v Overview) presenceStack(ctx context.Context) stackChart {
+	begin := v.begin()
+	step := max(v.To.Sub(begin)/stripBars, leastStrip)
+	c := stackChart{id: "presence-day", title: t(ctx, "overview.presence_day"), span: timeSpan{begin, v.To}, step: step,
+		strip: true}
+	last := int((v.To.Sub(begin) - 1) / step)
+	worst := make([]*fleet.PresenceSample, last+1)
+	for i := range v.Presence {
+		s := &v.Presence[i]
+		if n := min(int(s.At.Sub(begin)/step), last); n >= 0 && (worst[n] == nil || s.Online < worst[n].Online) {
+			worst[n] = s
 		}
 	}
-	if !v.edgesWereSilent() {
-		c.Series = c.Series[:3]
+	worst[last] = &fleet.PresenceSample{At: v.To, Online: v.Now.Online, Unresponsive: v.Now.Unresponsive,
+		UnknownEdge: v.Now.UnknownEdge, Offline: v.Now.Offline}
+	states := []struct {
+		presence fleet.Presence
+		count    func(fleet.PresenceSample) int
+	}{
+		{fleet.PresenceOnline, func(s fleet.PresenceSample) int { return s.Online }},
+		{fleet.PresenceUnresponsive, func(s fleet.PresenceSample) int { return s.Unresponsive }},
+		{fleet.PresenceUnknownEdge, func(s fleet.PresenceSample) int { return s.UnknownEdge }},
+		{fleet.PresenceOffline, func(s fleet.PresenceSample) int { return s.Offline }},
 	}
+	for _, state := range states {
+		c.layers = append(c.layers, stackLayer{class: strings.Replace(PresenceNow{}.fill(state.presence), "good", "soft", 1),
+			label: t(ctx, "state."+string(state.presence))})
+	}
+	for i, s := range worst {
+		if s == nil { // a gap: fleetd did not run
+			continue
+		}
+		c.times = append(c.times, begin.Add(time.Duration(i)*step))
+		for j, state := range states {
+			c.layers[j].counts = append(c.layers[j].counts, state.count(*s))
+		}
+	}
+	c.layers = slices.DeleteFunc(c.layers, func(l stackLayer) bool { return l.sum() == 0 })
 	return c
 }
 
-func (v Overview) callChart(ctx context.Context) chart {
-	c := chart{Time: t(ctx, "chart.time"), From: v.begin().Truncate(v.Step).Unix(), To: v.To.Unix(),
-		Step: int64(v.Step.Seconds()), Series: []series{
-			{Label: t(ctx, "chart.succeeded"), Tone: toneGood},
-			{Label: t(ctx, "chart.failed"), Tone: toneBad},
-		}}
+// callStack draws the calls of the last day by their outcome.
+func (v Overview) callStack(ctx context.Context) stackChart {
+	c := stackChart{id: "calls-day", title: t(ctx, "overview.calls"), span: timeSpan{v.begin().Truncate(v.Step), v.To},
+		step: v.Step}
+	for _, o := range callOutcomes {
+		l := stackLayer{class: o.class, label: t(ctx, o.key), url: v.outcomeURL(ctx, o.states)}
+		for _, b := range v.Calls {
+			l.counts = append(l.counts, o.count(b))
+		}
+		c.layers = append(c.layers, l)
+	}
 	for _, b := range v.Calls {
-		c.X = append(c.X, b.At.Unix())
-		c.Links = append(c.Links, v.bucketURL(ctx, b))
-		c.Series[0].Values = append(c.Series[0].Values, b.Succeeded)
-		c.Series[1].Values = append(c.Series[1].Values, b.Failed)
+		c.times = append(c.times, b.At)
+		c.links = append(c.links, v.bucketURL(ctx, b))
 	}
-	if !slices.ContainsFunc(c.Series[1].Values, func(n int) bool { return n > 0 }) {
-		c.Series[1].Tone = toneNone // no call failed
+	if len(v.Calls) > 0 {
+		c.layers = slices.DeleteFunc(c.layers, func(l stackLayer) bool { return l.sum() == 0 })
 	}
 	return c
 }
 
-// bucketURL returns the list of the calls of a bucket, with times in the viewer's zone, as in the
-// list's filter.
+// callOutcomes are the outcomes that the overview distinguishes, from the bottom of the bars up.
+var callOutcomes = []struct {
+	class, key string
+	states     []fleet.CallState
+	count      func(call.Bucket) int
+}{
+	{"fill-good", "chart.succeeded", []fleet.CallState{fleet.CallSucceeded},
+		func(b call.Bucket) int { return b.Succeeded }},
+	{"fill-off", "chart.not_executed", []fleet.CallState{fleet.CallRefused, fleet.CallInvalid, fleet.CallOffline,
+		fleet.CallCanceled}, func(b call.Bucket) int { return b.Failed - b.ToolErrors - b.NoAnswer }},
+	{"fill-warn", "chart.no_answer", []fleet.CallState{fleet.CallTimedOut, fleet.CallUnknown},
+		func(b call.Bucket) int { return b.NoAnswer }},
+	{"fill-bad", "chart.tool_error", []fleet.CallState{fleet.CallToolError},
+		func(b call.Bucket) int { return b.ToolErrors }},
+}
+
+func (v Overview) callCount() (n int) {
+	for _, b := range v.Calls {
+		n += b.Succeeded + b.Failed
+	}
+	return n
+}
+
+// succeededShare returns the part of the calls that succeeded, rounded down.
+func (v Overview) succeededShare(ctx context.Context) string {
+	ok := 0
+	for _, b := range v.Calls {
+		ok += b.Succeeded
+	}
+	return tenths(ctx, ratio(ok, v.callCount()))
+}
+
+// versionLayers returns the most common versions, each with its colour, and the sum of all others.
+func (v Overview) versionLayers(ctx context.Context) (layers []stackLayer) {
+	others, named := 0, v.namedVersions()
+	for _, c := range v.Versions {
+		if !slices.Contains(named, c.Value) {
+			others += c.Count
+			continue
+		}
+		l := stackLayer{class: "stack-" + strconv.Itoa(len(layers)), label: versionName(ctx, c.Value), counts: []int{c.Count}}
+		if c.Value != "" {
+			l.url = QueryPath(Term("version", c.Value))
+		}
+		layers = append(layers, l)
+	}
+	if others > 0 {
+		layers = append(layers, stackLayer{class: "stack-others", label: t(ctx, "history.others"), counts: []int{others}})
+	}
+	return layers
+}
+
+// namedVersions returns the versions that have a colour: those of the chart over time, if there is one.
+func (v Overview) namedVersions() (named []string) {
+	if v.Adoption.drawable() {
+		for _, s := range v.Adoption.Series[:min(maxStack, len(v.Adoption.Series))] {
+			named = append(named, s.Version)
+		}
+		return named
+	}
+	for _, c := range v.Versions[:min(maxStack, len(v.Versions))] {
+		named = append(named, c.Value)
+	}
+	return named
+}
+
+func (v Overview) versionParts(ctx context.Context) []barPart {
+	layers := v.versionLayers(ctx)
+	counts, classes := make([]int, len(layers)), make([]string, len(layers))
+	for i, l := range layers {
+		counts[i], classes[i] = l.last(), l.class
+	}
+	return barParts(counts, classes)
+}
+
+// versionShare returns which part of the boards has the most common version.
+func (v Overview) versionShare(ctx context.Context) string {
+	all := 0
+	for _, c := range v.Versions {
+		all += c.Count
+	}
+	return tenths(ctx, ratio(v.Versions[0].Count, all))
+}
+
+// versionName returns a version, or the text for devices that reported none.
+func versionName(ctx context.Context, version string) string {
+	if version == "" {
+		return t(ctx, "overview.unknown")
+	}
+	return version
+}
+
+// adoption draws the last 30 days in the colours of the bar above it.
+func (v Overview) adoption(ctx context.Context) stackChart {
+	c := v.Adoption.stack(ctx)
+	c.strip, c.more = true, PathHistory+"#"+c.id
+	colours := map[string]string{}
+	for _, l := range v.versionLayers(ctx) {
+		colours[l.label] = l.class
+	}
+	others := stackLayer{class: "stack-others", label: t(ctx, "history.others"), counts: make([]int, len(c.times))}
+	var layers []stackLayer
+	for _, l := range c.layers {
+		if class, ok := colours[l.label]; ok && class != others.class {
+			l.class = class
+			layers = append(layers, l)
+			continue
+		}
+		others.counts = sumCounts(others.counts, l.counts)
+	}
+	slices.SortFunc(layers, func(a, b stackLayer) int { return strings.Compare(a.class, b.class) })
+	c.layers = layers
+	if others.sum() > 0 {
+		c.layers = append(c.layers, others)
+	}
+	return c
+}
+
+// callsURL returns the list of the calls that the chart counts.
+func (v Overview) callsURL(ctx context.Context) string { return v.outcomeURL(ctx, nil) }
+
+// outcomeURL returns the list of the calls of the chart's time with one of the states.
+func (v Overview) outcomeURL(ctx context.Context, states []fleet.CallState) string {
+	q := url.Values{"since": {v.From.In(page(ctx).Zone).Format(localMinute)}}
+	var names []string
+	for _, s := range states {
+		names = append(names, string(s))
+	}
+	if names != nil {
+		q.Set("state", strings.Join(names, ","))
+	}
+	return PathCalls + "?" + q.Encode()
+}
+
+// localMinute is the format of times in the filter of the calls, in the viewer's zone.
+const localMinute = "2006-01-02T15:04"
+
+// bucketURL returns the list of the calls of a bucket.
 func (v Overview) bucketURL(ctx context.Context, b call.Bucket) string {
-	const local = "2006-01-02T15:04"
 	zone := page(ctx).Zone
-	q := url.Values{"since": {b.At.In(zone).Format(local)}, "until": {b.At.Add(v.Step).In(zone).Format(local)}}
+	q := url.Values{"since": {b.At.In(zone).Format(localMinute)}, "until": {b.At.Add(v.Step).In(zone).Format(localMinute)}}
 	return PathCalls + "?" + q.Encode()
 }

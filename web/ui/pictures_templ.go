@@ -738,7 +738,7 @@ func (v FanOutPicturesPage) Page() templ.Component {
 			}
 			return nil
 		})
-		templ_7745c5c3_Err = layout(head{Title: t(ctx, "pictures.title") + " · " + v.Tool, Crumbs: []link{{t(ctx, "nav.fanouts"), PathFanOuts}, {v.Tool, FanOutPath(v.ID)}}, Here: t(ctx, "pictures.title"), Style: pictureStyle}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var36), templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = layout(head{Title: t(ctx, "pictures.title") + " · " + v.Tool, Crumbs: []link{{t(ctx, "nav.fanouts"), PathFanOuts}, {v.Tool, FanOutPath(v.ID)}}, Style: pictureStyle}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var36), templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -1152,7 +1152,7 @@ func (v PicturePage) Page() templ.Component {
 			}
 			return nil
 		})
-		templ_7745c5c3_Err = layout(head{Title: t(ctx, v.Picture.kindKey()) + " · " + v.Picture.deviceTitle(), Crumbs: []link{{t(ctx, "nav.devices"), PathDevices}, {v.Picture.deviceTitle(), DevicePath(v.Picture.Device)}, {t(ctx, "pictures.title"), v.back()}}, Here: exact(ctx, v.Picture.At), Script: pictureScript, Style: pictureStyle}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var40), templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = layout(head{Title: t(ctx, v.Picture.kindKey()) + " · " + v.Picture.deviceTitle(), Crumbs: []link{{t(ctx, "nav.devices"), PathDevices}, {v.Picture.deviceTitle(), DevicePath(v.Picture.Device)}, {t(ctx, "pictures.title"), v.back()}}, Script: pictureScript, Style: pictureStyle}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var40), templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -145,11 +145,11 @@ func overview(n int) templ.Component {
 	v := ui.Overview{Fleet: n, Setup: setup("code"), Step: time.Hour}
 	if n > 0 {
 		v.Adoption = adoptionChart(21)
-		v.Adoption.Brief = true
 	}
 	if n == 0 {
 		return v.Page()
 	}
+	v.From, v.To = now.Add(-24*time.Hour), now
 	v.Now = ui.PresenceNow{Online: n - 6, Unresponsive: 2, Offline: 3, Pending: 1}
 	for i := range 288 {
 		at := now.Add(time.Duration(i-288) * 5 * time.Minute)
@@ -158,19 +158,16 @@ func overview(n int) templ.Component {
 	}
 	for i := range 24 {
 		v.Calls = append(v.Calls, call.Bucket{At: now.Truncate(time.Hour).Add(time.Duration(i-24) * time.Hour),
-			Succeeded: 40 + i*i%37, Failed: i * 7 % 11})
+			Succeeded: 40 + i*i%37, Failed: i * 7 % 11, ToolErrors: i * 7 % 11 / 2, NoAnswer: i * 7 % 11 / 3})
 	}
 	v.Versions = []fleet.DeviceCount{{Value: "2.4.2", Count: n - 60}, {Value: "2.4.1", Count: 41},
 		{Value: "2.3.0", Count: 18}, {Value: "", Count: 1}}
-	v.Boards = []fleet.DeviceCount{{Value: boards[0], Count: n / 2}, {Value: boards[1], Count: n / 3},
-		{Value: boards[2], Count: n / 6}}
 	v.Needs = ui.Attention{Claims: 1, Approvals: 3, Holds: 2}
-	v.Failures = callRows(6)[1:]
 	v.Running = []ui.FanOutRow{fanOutRow(call.FanOutRunning)}
 	running, gated := sampleBoard(campaign.Running, "Echo fix for the lobby 🦊", 412), sampleBoard(campaign.Paused,
 		hostile[2], 43)
 	for _, b := range []ui.CampaignBoard{running, gated} {
-		b.Campaign.ID = uuid.NewSHA1(uuid.Nil, []byte(b.Campaign.State))
+		b.Campaign.ID = uuid.NewSHA1(uuid.Nil, []byte("campaign "+b.Campaign.State))
 		v.Campaigns = append(v.Campaigns, ui.CampaignRow{Campaign: b.Campaign, Version: "2.4.3", Waves: 3,
 			Tally: ui.NewCampaignTally(b.Progress.ByState)})
 		if n, ok := ui.NewCampaignNeed(b.Campaign); ok {

@@ -25,13 +25,15 @@ type Timeline struct {
 	Entries []fleet.TimelineEntry
 	Next    string // cursor
 	Bad     string // why it is unreadable; "" if it is readable
+	CanCall bool   // the viewer may call the device
 	// CanCancel contains the ids of the waiting calls that the viewer may cancel.
 	CanCancel map[string]bool
 }
 
 // Row returns an entry of the timeline.
 func (v Timeline) Row(e fleet.TimelineEntry) TimelineRow {
-	return TimelineRow{Device: v.Device, Entry: e, CanCancel: e.Kind == fleet.TimelineCall && v.CanCancel[e.Ref]}
+	return TimelineRow{Device: v.Device, Entry: e, URL: v.List.with("entry", e.Key), Chosen: v.List.Get("entry") == e.Key, CanCall: v.CanCall,
+		CanCancel: e.Kind == fleet.TimelineCall && v.CanCancel[e.Ref]}
 }
 
 // A timelineSubject is a choice of the filter: kinds of entries that belong together.
@@ -142,7 +144,10 @@ func timeOfDay(ctx context.Context, at time.Time) string {
 type TimelineRow struct {
 	Device    fleet.DeviceID
 	Entry     fleet.TimelineEntry
-	CanCancel bool // the call waits, and the viewer may cancel it
+	URL       string // the page with this entry in full
+	Chosen    bool   // it is shown in full
+	CanCall   bool   // the viewer may call the device
+	CanCancel bool   // the call waits, and the viewer may cancel it
 }
 
 func (r TimelineRow) id() string { return "entry-" + r.Entry.Key }

@@ -33,10 +33,11 @@ const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 's
 // A Page is the data about the request that every component may use. The zero value renders an
 // English page for a visitor without a session.
 type Page struct {
-	Lang  i18n.Lang
-	Theme string         // "light" or "dark"; "" follows the system
-	Zone  *time.Location // of the viewer; nil is UTC
-	Now   time.Time      // zero means the present
+	Lang    i18n.Lang
+	Theme   string         // "light" or "dark"; "" follows the system
+	Density string         // of lists, [DensityCompact] or normal
+	Zone    *time.Location // of the viewer; nil is UTC
+	Now     time.Time      // zero means the present
 
 	Operator  *Operator // the signed-in operator; nil before sign-in
 	Admin     bool      // the operator is an admin of the whole fleet
@@ -48,6 +49,12 @@ type Page struct {
 	Alerts    alert.Summary
 	Flash     *Flash // outcome of the last act
 }
+
+// Densities of lists: the height of their rows.
+const (
+	DensityNormal  = "normal"
+	DensityCompact = "compact"
+)
 
 // An Operator is the signed-in person.
 type Operator struct {

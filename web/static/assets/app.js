@@ -93,7 +93,7 @@
     keepOpen(old, fresh)
     // The server must not replace what the script has drawn or written, nor a form that the reader
     // is filling in.
-    const beforeNodeMorphed = el => !el.classList?.contains('plot') && el.id !== 'live-state' && !filling.has(el)
+    const beforeNodeMorphed = el => el.id !== 'live-state' && !filling.has(el)
     Idiomorph.morph(old, fresh, { ignoreActiveValue: true, callbacks: { beforeNodeMorphed } })
     const now = document.getElementById(id)
     const box = now && $('input[name="d"]', now)
@@ -413,9 +413,6 @@
     if (help && !e.ctrlKey && !e.metaKey) { e.preventDefault(); openHelp() }
     const theme = e.target.closest('[data-theme-form] button')
     if (theme) { e.preventDefault(); setTheme(theme) }
-    const chart = plots.get(e.target.closest('.plot'))
-    const link = chart?.links?.[chart.cursor.idx]
-    if (link) location.assign(link)
     for (const menu of $$('details.menu[open]')) if (!menu.contains(e.target)) menu.open = false
   })
 
@@ -432,7 +429,6 @@
     for (const b of $$('[data-theme-form] button')) b.setAttribute('aria-pressed', String(b.value === button.value))
     const body = new URLSearchParams({ theme: button.value, next: '/' })
     fetch(button.form.action, { method: 'POST', body, redirect: 'manual' })
-    recolourCharts()
   }
 
   // The browser has all time zones; the server offers only two.
@@ -625,153 +621,24 @@
     })
   }
 
-  // ---- charts: <figure data-chart='{"x":[...],"series":[{"label","tone","values":[...]}]}'>. The
-  // series are parts of a whole and stacked, the first on top; with a step they are bars.
-  const plots = new Map()
-
-  // resolved turns a token into a plain colour, because a canvas needs one.
-  function resolved(name) {
-    const probe = document.createElement('i')
-    probe.className = 'tone-' + name
-    document.body.append(probe)
-    const colour = getComputedStyle(probe).color
-    probe.remove()
-    return colour
-  }
-
-  function options(spec, width, height) {
-    const muted = resolved('muted'), line = resolved('line')
-    const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: '12px Inter, system-ui, sans-serif' }
-    const stamp = new Intl.DateTimeFormat(lang === 'en' ? 'en-GB' : lang, { dateStyle: 'medium', timeStyle: 'short' })
-    const hour = new Intl.DateTimeFormat(lang, { hour: '2-digit', minute: '2-digit', hour12: false })
-    return {
-      width, height,
-      legend: { live: true },
-      hooks: {
-        setCursor: [u => u.root.parentElement?.classList.toggle('reading', u.cursor.idx != null)],
-        draw: [u => spec.step || nameAreas(u, spec)],
-      },
-      cursor: { points: { size: 6 }, drag: { x: false, y: false } },
-      scales: { x: { range: () => [spec.from, spec.to] }, y: { range: (u, min, max) => [0, Math.max(max, 4) * 1.05] } },
-      axes: [
-        { ...axis, size: 32, values: (u, vals) => vals.map(v => hour.format(v * 1000)) },
-        { ...axis, size: 62, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6], values: (u, vals) => vals.map(v => numbers.format(v)) },
-      ],
-      series: [
-        { label: spec.time, value: (u, v, i, at) => at == null ? '' : stamp.format(spec.x[at] * 1000) },
-        ...spec.series.map(s => ({
-          label: s.label, stroke: resolved(s.tone), width: spec.step ? 0 : 1.6, spanGaps: false,
-          fill: resolved(spec.step ? s.tone : s.tone + '-soft'), points: { show: false },
-          paths: spec.step ? (u, i, from, to) => bars(u, spec, i, from, to) : undefined,
-          value: (u, v, i, at) => at == null || v == null ? '' : numbers.format(s.values[at]),
-        })),
-      ],
+  // ---- charts: the server draws them. The moment under the pointer, or touched, shows its text at
+  // once; a browser alone shows it late, and not on a touch screen.
+  let tip = null
+  function showMoment(e) {
+    const words = e.target.closest?.('.trend-strip')?.querySelector('title')
+    if (!words) { tip?.remove(); tip = null; return }
+    if (!tip) {
+      tip = document.createElement('div')
+      tip.className = 'tip'
+      document.body.append(tip)
     }
+    if (tip.textContent !== words.textContent) tip.textContent = words.textContent
+    const right = e.clientX + tip.offsetWidth + 24 > innerWidth
+    tip.style.left = Math.max(8, right ? e.clientX - tip.offsetWidth - 12 : e.clientX + 12) + 'px'
+    tip.style.top = Math.max(8, e.clientY - tip.offsetHeight - 12) + 'px'
   }
-
-  // topOf returns the top of series i at a moment, above all following series.
-  const topOf = (spec, i, at) => spec.series.slice(i).reduce((sum, s) => sum + s.values[at], 0)
-
-  // endOf returns the end of the bar at a moment: the end of its step, or now.
-  const endOf = (spec, at) => Math.min(spec.x[at] + spec.step, spec.to)
-
-  // bars draws each count over its whole step.
-  function bars(u, spec, i, from, to) {
-    const fill = new Path2D(), gap = devicePixelRatio, floor = u.valToPos(0, 'y', true)
-    for (let at = from; at <= to; at++) {
-      const n = u.data[i][at]
-      if (!n) continue
-      const left = u.valToPos(Math.max(spec.x[at], spec.from), 'x', true), right = u.valToPos(endOf(spec, at), 'x', true)
-      const top = u.valToPos(n, 'y', true)
-      fill.rect(left, top, Math.max(right - left - gap, gap), floor - top)
-    }
-    return { stroke: null, fill }
-  }
-
-  // drawn returns the data of the plot: the pointer finds a bar by its middle.
-  function drawn(spec) {
-    return [spec.step ? spec.x.map((x, at) => (x + endOf(spec, at)) / 2) : spec.x, ...spec.series.map((s, i) => s.values.map((_, at) => topOf(spec, i, at)))]
-  }
-
-  // nameAreas writes the count of an area at its right end, or above it if it is flat.
-  function nameAreas(u, spec) {
-    const { ctx } = u, px = devicePixelRatio, at = spec.x.length - 1
-    const y = i => u.valToPos(topOf(spec, i, at), 'y', true)
-    ctx.save()
-    ctx.font = `500 ${12 * px}px Inter, system-ui, sans-serif`
-    ctx.textAlign = 'right'
-    ctx.textBaseline = 'middle'
-    ctx.lineWidth = 4 * px
-    ctx.lineJoin = 'round'
-    ctx.strokeStyle = getComputedStyle(document.body).backgroundColor
-    spec.series.forEach((s, i) => {
-      if (!s.values[at]) return
-      ctx.fillStyle = resolved(s.tone)
-      const inside = y(i + 1) - y(i) > 18 * px, above = y(i) - 9 * px
-      const middle = inside ? (y(i) + y(i + 1)) / 2 : above > u.bbox.top + 9 * px ? above : y(i + 1) + 9 * px // below the top line
-      const says = `${s.label} ${numbers.format(s.values[at])}`, end = u.valToPos(spec.x[at], 'x', true) - 8 * px
-      ctx.strokeText(says, end, middle) // an outline, so that no line crosses the text
-      ctx.fillText(says, end, middle)
-    })
-    ctx.restore()
-  }
-
-  function draw(figure) {
-    const box = $('.plot', figure)
-    plots.get(box)?.destroy()
-    try {
-      const spec = JSON.parse(figure.dataset.chart)
-      box.classList.toggle('named', !spec.step) // areas only
-      const plot = new uPlot(options(spec, box.clientWidth, 200), drawn(spec), box)
-      plot.source = figure.dataset.chart
-      plot.links = spec.links
-      plots.set(box, plot)
-      sizes.observe(box)
-    } catch (err) {
-      box.textContent = text('js.failed')
-      console.warn('chart', err)
-    }
-  }
-
-  const sizes = new ResizeObserver(entries => {
-    for (const { target } of entries) plots.get(target)?.setSize({ width: target.clientWidth, height: 200 })
-  })
-
-  // The chart library is fetched when the first chart becomes visible.
-  let library
-  function chartLibrary() {
-    return library ??= new Promise((resolve, reject) => {
-      const css = document.createElement('link'), js = document.createElement('script')
-      css.rel = 'stylesheet'
-      css.href = document.body.dataset.chartsCss
-      js.src = document.body.dataset.charts
-      css.onload = () => document.head.append(js)
-      js.onload = resolve
-      css.onerror = js.onerror = reject
-      document.head.append(css)
-    })
-  }
-
-  const seen = new IntersectionObserver(entries => {
-    for (const { target, isIntersecting } of entries) {
-      if (!isIntersecting) continue
-      seen.unobserve(target)
-      chartLibrary().then(() => draw(target), () => { $('.plot', target).textContent = text('js.failed') })
-    }
-  }, { rootMargin: '200px' })
-
-  function showCharts(root) {
-    for (const f of $$('[data-chart]', root)) {
-      const plot = plots.get($('.plot', f))
-      if (!plot) seen.observe(f)
-      else if (plot.source !== f.dataset.chart) draw(f)
-    }
-  }
-
-  function recolourCharts() {
-    for (const box of plots.keys()) draw(box.closest('[data-chart]'))
-  }
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', recolourCharts)
+  for (const name of ['pointermove', 'pointerdown']) document.addEventListener(name, showMoment, { passive: true })
+  document.addEventListener('scroll', () => { tip?.remove(); tip = null }, { passive: true })
 
   // ---- parts without events are fetched again at intervals. refresh reports whether it succeeded.
   // It drops a response that is older than the shown part.
@@ -798,7 +665,6 @@
     for (const el of $$('[data-confirm]', root)) guard(el)
     for (const form of $$('form', root)) { showRPC(form); if (form.dataset.keep !== undefined) restoreTicked(form); else if (form.hasAttribute('data-select')) countTicked(form) }
     for (const list of $$('[data-most]', root)) list.scrollTop = list.scrollHeight
-    showCharts(root)
     refreshTimes()
     refreshCountdowns()
   }
