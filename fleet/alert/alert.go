@@ -6,6 +6,9 @@
 // not held for some time, so brief changes do not flap. An alert is a kind with parameters;
 // text is made where it is shown.
 //
+// A [Silence] keeps alerts from being sent for a while, and a [Route] limits the alerts that a
+// receiver gets.
+//
 // It uses no SQL, HTTP or mail server directly. Its goroutines are [Service.Run] and
 // [Service.RunMail]; a mutex guards the latest findings.
 package alert
@@ -47,17 +50,20 @@ const (
 	Worsened Event = "worsened" // its severity rose, or its devices have doubled since it was acknowledged
 	Acked    Event = "acknowledged"
 	Closed   Event = "ended" // its condition has not held for long enough
+
+	Silenced   Event = "silenced"   // a silence applies to it
+	Unsilenced Event = "unsilenced" // no silence applies any more, and its condition holds
 )
 
 // Events lists every event.
-var Events = []Event{Opened, Worsened, Acked, Closed}
+var Events = []Event{Opened, Worsened, Acked, Closed, Silenced, Unsilenced}
 
 // next is the state machine: it maps a state and an event to the new state. Missing entries
 // are impossible. "" is the state before the alert exists.
 var next = map[Status]map[Event]Status{
 	"":           {Opened: Open},
-	Open:         {Worsened: Open, Acked: Acknowledged, Closed: Ended},
-	Acknowledged: {Worsened: Open, Closed: Ended},
+	Open:         {Worsened: Open, Acked: Acknowledged, Closed: Ended, Silenced: Open, Unsilenced: Open},
+	Acknowledged: {Worsened: Open, Closed: Ended, Silenced: Acknowledged, Unsilenced: Acknowledged},
 	Ended:        {},
 }
 
@@ -87,6 +93,10 @@ type Alert struct {
 	AckedAt    *time.Time
 	AckedCount int // Devices at that time
 	Note       string
+
+	// Silence keeps it from being sent; nil if none does. It stays until fleetd has sent the alert after
+	// the silence's end: see [Alert.Silenced].
+	Silence *Silence
 }
 
 // Reason returns the alert's code and parameters.
@@ -111,6 +121,20 @@ type Change struct {
 	Event Event  // "" if only its parameters changed
 	At    time.Time
 	By    fleet.Principal // zero means fleetd itself
+	Note  string          // of the event
+
+	Devices []fleet.DeviceID // all devices, if known; otherwise the alert's query finds them
+}
+
+// Affected returns the devices of the alert.
+func (c Change) Affected() Devices {
+	switch {
+	case c.Devices != nil:
+		return Devices{IDs: c.Devices}
+	case c.Alert.Kind == ToolQuarantined:
+		return Devices{IDs: []fleet.DeviceID{fleet.DeviceID(c.Alert.Subject)}}
+	}
+	return Devices{Query: c.Alert.Query}
 }
 
 // A Filter narrows a list of alerts. Zero fields do not filter.
@@ -122,8 +146,9 @@ type Filter struct {
 
 // Store stores alerts and their settings.
 type Store interface {
-	// OpenAlerts lists the alerts that have not ended: unacknowledged ones first, then by
-	// severity, by number of devices and by age, the oldest first.
+	SilenceStore
+	// OpenAlerts lists the alerts that have not ended: silenced ones last, unacknowledged ones
+	// first, then by severity, by number of devices and by age, the oldest first.
 	OpenAlerts(ctx context.Context) ([]Alert, error)
 	Alerts(ctx context.Context, f Filter) (fleet.Page[Alert], error) // newest first
 	Alert(ctx context.Context, id uuid.UUID) (Alert, error)

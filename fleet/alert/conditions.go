@@ -14,7 +14,8 @@ type Kind string
 const (
 	OnlineDropped   Kind = "online_dropped"       // the share of devices online fell by Percent points within Span
 	Flapping        Kind = "flapping"             // a device reconnected Count times within Span; bad if Percent of the fleet did
-	DevicesOffline  Kind = "devices_offline"      // Count devices have been offline for longer than Span
+	DevicesOffline  Kind = "devices_offline"      // Count devices have been offline for longer than Span; bad if Percent of the fleet
+	GroupOffline    Kind = "group_offline"        // a share of a Group has been offline for some time
 	CrashLoop       Kind = "crash_loop"           // a device restarted Count times within Span, or is in safe mode
 	RolledBack      Kind = "rolled_back"          // Count devices fell back from an update within Span
 	CampaignStopped Kind = "campaign_stopped"     // a rule or fleetd paused it, or aborted it within Span
@@ -84,9 +85,11 @@ var Conditions = []Condition{
 		Least:   Threshold{Percent: 1, Span: 30 * time.Second, Count: 2},
 		Most:    Threshold{Percent: 100, Span: day, Count: maxReconnects}, look: (*Service).flapping},
 	{Kind: DevicesOffline, Every: lookEvery, Presence: true, Params: []string{"n", "span_ms"},
-		Default: Threshold{Span: day, Count: 1},
-		Least:   Threshold{Span: time.Minute, Count: 1}, Most: Threshold{Span: 90 * day, Count: many},
-		look: (*Service).devicesOffline},
+		Default: Threshold{Percent: 50, Span: day, Count: 1},
+		Least:   Threshold{Percent: 1, Span: time.Minute, Count: 1},
+		Most:    Threshold{Percent: 100, Span: 90 * day, Count: many}, look: (*Service).devicesOffline},
+	{Kind: GroupOffline, Every: lookEvery, Presence: true, Params: []string{"name", "n", "all", "percent", "span_ms"},
+		look: (*Service).groupsOffline},
 	{Kind: CrashLoop, Every: lookEvery, BadFrom: 5, Params: []string{"n", "restarts", "span_ms"},
 		Default: Threshold{Span: time.Hour, Count: 5},
 		Least:   Threshold{Span: time.Minute, Count: 2}, Most: Threshold{Span: day, Count: 100},
@@ -150,11 +153,14 @@ func conditionOf(k Kind) (Condition, bool) {
 // Settings are the thresholds and times of alerts.
 type Settings struct {
 	Thresholds map[Kind]Threshold `json:"thresholds"`
-	OpenAfter  time.Duration      `json:"open_after"` // how long a condition must hold before its alert opens
-	EndAfter   time.Duration      `json:"end_after"`  // how long it must not hold before its alert ends
-	Settle     time.Duration      `json:"settle"`     // time for devices to reconnect after fleetd has started
-	Recipients []string           `json:"recipients"` // of mails
-	MailLang   string             `json:"mail_lang"`  // one of MailLangs
+	OpenAfter  time.Duration      `json:"open_after"`           // how long a condition must hold before its alert opens
+	EndAfter   time.Duration      `json:"end_after"`            // how long it must not hold before its alert ends
+	Settle     time.Duration      `json:"settle"`               // time for devices to reconnect after fleetd has started
+	Recipients []string           `json:"recipients"`           // of mails
+	MailLang   string             `json:"mail_lang"`            // one of MailLangs
+	MailLeast  Severity           `json:"mail_least,omitempty"` // lowest severity in mails; "" means Warning
+	MailKinds  []Kind             `json:"mail_kinds,omitempty"` // kinds in mails; none means all
+	Groups     []Group            `json:"groups,omitempty"`
 }
 
 // Limits of the settings.
@@ -183,7 +189,12 @@ func enabled(t Threshold) Threshold {
 func (s Settings) Complete() Settings {
 	def := DefaultSettings()
 	maps.DeleteFunc(s.Thresholds, func(k Kind, _ Threshold) bool { _, ok := def.Thresholds[k]; return !ok })
-	maps.Copy(def.Thresholds, s.Thresholds)
+	for k, t := range s.Thresholds {
+		if t.Percent == 0 { // older versions had no share for some conditions
+			t.Percent = def.Thresholds[k].Percent
+		}
+		def.Thresholds[k] = t
+	}
 	s.Thresholds = def.Thresholds
 	return s
 }
@@ -193,7 +204,7 @@ func (s Settings) check() error {
 	for _, k := range slices.Sorted(maps.Keys(s.Thresholds)) {
 		c, ok := conditionOf(k)
 		if !ok {
-			return fleet.Refuse(fleet.ErrInvalid, "invalid_alert_kind", "value", string(k)).At("kind")
+			return unknownKind(k)
 		}
 		t := s.Thresholds[k]
 		if c.Most.Percent == 0 && t.Percent != 0 || t.Percent < c.Least.Percent || t.Percent > c.Most.Percent {
@@ -215,7 +226,7 @@ func (s Settings) check() error {
 			return fleet.Refuse(fleet.ErrInvalid, "invalid_alert_wait", "limit_ms", maxWait).At(w.field)
 		}
 	}
-	return nil
+	return checkGroups(s.Groups)
 }
 
 func outOfBounds(k Kind, field string, least, most int) error {

@@ -17,9 +17,9 @@ type Facts interface {
 	// PresenceSince lists the samples since a time, oldest first. If start is set, it also
 	// lists at least those of the span before the last sample before start.
 	PresenceSince(ctx context.Context, since, start time.Time, span time.Duration) ([]fleet.PresenceSample, error)
-	// Share counts the devices in service that match the query, and all that were ever
-	// online.
-	Share(ctx context.Context, q fleet.Query) (devices, all int, err error)
+	// Share counts the devices of a group in service that match the query, and all of the group that
+	// were ever online. An empty group is the whole fleet.
+	Share(ctx context.Context, group, q fleet.Query) (devices, all int, err error)
 	// Crashing lists the devices in service that restarted at least the given number of times
 	// since a time, or are in safe mode.
 	Crashing(ctx context.Context, restarts int, since time.Time) ([]fleet.DeviceID, error)
@@ -93,20 +93,20 @@ func paramOf(a Alert, name string) int64 {
 
 // devicesOffline uses the same query as the alert's link, so both have the same count. It
 // excludes devices on a WebSocket, which connect only for conversations and may be silent for
-// days. The alert is bad if half of the fleet is away.
+// days. The alert is bad if Percent of the fleet is away.
 func (s *Service) devicesOffline(ctx context.Context, v view) ([]finding, bool, error) {
 	text := "presence:offline -transport:ws seen>" + age(v.threshold.Span)
 	q, err := fleet.ParseQuery(text)
 	if err != nil {
 		return nil, false, err
 	}
-	n, all, err := s.o.Facts.Share(ctx, q)
+	n, all, err := s.o.Facts.Share(ctx, fleet.Query{}, q)
 	if err != nil || n < v.threshold.Count {
 		return nil, err == nil, err
 	}
 	f := finding{severity: Warning, devices: n, query: text,
 		params: figures("n", n, "span_ms", v.threshold.Span)}
-	if 2*n >= all {
+	if 100*n >= v.threshold.Percent*all {
 		f.severity = Bad
 	}
 	return []finding{f}, true, nil
@@ -147,7 +147,7 @@ func ofDevices(v view, devices []fleet.DeviceID, least int, params ...any) []fin
 	if len(devices) == 0 || len(devices) < least {
 		return nil
 	}
-	f := finding{severity: Warning, devices: len(devices), query: listing(devices),
+	f := finding{severity: Warning, devices: len(devices), query: listing(devices), ids: devices,
 		params: figures(append(params, "n", len(devices))...)}
 	if v.badFrom > 0 && len(devices) >= v.badFrom {
 		f.severity = Bad

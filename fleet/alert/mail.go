@@ -31,10 +31,11 @@ type DigestItem struct {
 
 // MailStore stores which events have been mailed.
 type MailStore interface {
-	// AlertDigest lists the events that come after a number and are older than a time, oldest
-	// first, and the number of further ones.
-	AlertDigest(ctx context.Context, after int64, before time.Time, limit int) (items []DigestItem, more int, last int64,
-		err error)
+	// AlertDigest lists the events within the route that come after a number, are older than a time
+	// and are not silenced, oldest first, and the number of further ones. It ignores the devices of
+	// the route. last is the number of the newest event, also if it is not in the list.
+	AlertDigest(ctx context.Context, r Route, after int64, before time.Time, limit int) (items []DigestItem, more int,
+		last int64, err error)
 	MailedThrough(ctx context.Context) (int64, error) // initially the newest event
 	SetMailedThrough(ctx context.Context, seq int64) error
 }
@@ -76,12 +77,19 @@ func (s *Service) checkMail(settings Settings) error {
 			return fleet.Refuse(fleet.ErrInvalid, "invalid_recipients", "value", a).At("recipients")
 		}
 	}
+	if _, err := settings.mailRoute().Check(); err != nil {
+		return err
+	}
 	if !slices.Contains(MailLangs, settings.MailLang) {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_mail_language", "value", settings.MailLang).
 			At("language")
 	}
 	return nil
 }
+
+// mailRoute returns the route of mails, which has no filter of devices: a digest is about events, and
+// an alert may come into a filter without one.
+func (s Settings) mailRoute() Route { return Route{Least: s.MailLeast, Kinds: s.MailKinds} }
 
 // TestMail sends a mail to the recipients now. A failure is a result, not an error.
 func (s *Service) TestMail(ctx context.Context, by fleet.Principal) (MailStatus, error) {
@@ -155,15 +163,15 @@ func (s *Service) mailDigest(ctx context.Context) (sent bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	items, more, last, err := store.AlertDigest(ctx, after, s.o.Now().Add(-mailSettles), digestItems)
-	if err != nil || last == after {
-		return false, err
-	}
 	settings, err := s.o.Store.AlertSettings(ctx)
 	if err != nil {
 		return false, err
 	}
-	if s.o.Mail != nil && len(settings.Recipients) > 0 {
+	items, more, last, err := store.AlertDigest(ctx, settings.mailRoute(), after, s.o.Now().Add(-mailSettles), digestItems)
+	if err != nil || last == after {
+		return false, err
+	}
+	if s.o.Mail != nil && len(settings.Recipients) > 0 && len(items) > 0 {
 		if err := s.sendMail(ctx, settings, Digest{Items: items, More: more, Open: s.countOpen()}); err != nil {
 			return false, err
 		}

@@ -64,9 +64,11 @@ type Service struct {
 	settled  bool    // presence counts because devices had time to reconnect
 	open     []Alert // alerts that have not ended, the worst first
 	settings Settings
-	pending  map[key]time.Time  // since when a condition without an alert has held
-	looked   map[Kind]time.Time // when a condition was last checked
-	counts   map[Kind]int       // of open, by kind
+	silences []Silence                // that have not ended, the longest first
+	affected map[key][]fleet.DeviceID // devices of open alerts whose query lists only the first
+	pending  map[key]time.Time        // since when a condition without an alert has held
+	looked   map[Kind]time.Time       // when a condition was last checked
+	counts   map[Kind]int             // of open, by kind
 	mailed   MailStatus
 }
 
@@ -87,7 +89,8 @@ func New(o Options) *Service {
 	o.Every = cmp.Or(o.Every, lookEvery)
 	o.MailEvery, o.MailLook = cmp.Or(o.MailEvery, mailEvery), cmp.Or(o.MailLook, mailLook)
 	return &Service{o: o, started: o.Now(), settings: DefaultSettings(), pending: make(map[key]time.Time),
-		heard: make(map[string]bool), looked: make(map[Kind]time.Time), counts: make(map[Kind]int),
+		affected: make(map[key][]fleet.DeviceID),
+		heard:    make(map[string]bool), looked: make(map[Kind]time.Time), counts: make(map[Kind]int),
 		mailed: MailStatus{Enabled: o.Mail != nil}}
 }
 
@@ -101,8 +104,12 @@ func (s *Service) Load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	silences, err := s.o.Store.ActiveSilences(ctx, s.o.Now())
+	if err != nil {
+		return err
+	}
 	s.mu.Lock()
-	s.settings = settings.Complete()
+	s.settings, s.silences = settings.Complete(), silences
 	s.mu.Unlock()
 	s.setOpen(open)
 	return nil
@@ -118,7 +125,7 @@ func (s *Service) setOpen(open []Alert) {
 	}
 }
 
-// A Summary counts the unacknowledged alerts.
+// A Summary counts the alerts that are neither acknowledged nor silenced.
 type Summary struct {
 	Open  int
 	Worst Severity // highest severity; "" if there are none
@@ -133,10 +140,11 @@ func (s *Service) Summary(by fleet.Principal) (sum Summary) {
 	if !Sees(by) {
 		return sum
 	}
+	now := s.o.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range s.open {
-		if a.State != Open {
+		if a.State != Open || a.Silenced(now) {
 			continue
 		}
 		sum.Open++
@@ -206,7 +214,7 @@ func (s *Service) Acknowledge(ctx context.Context, by fleet.Principal, id uuid.U
 	if err != nil {
 		return Alert{}, err
 	}
-	c := Change{Alert: a, From: a.State, Event: Acked, At: s.o.Now(), By: by}
+	c := Change{Alert: a, From: a.State, Event: Acked, At: s.o.Now(), By: by, Note: note}
 	to, ok := Next(a.State, Acked)
 	if !ok {
 		return Alert{}, notOpen(a)
@@ -248,8 +256,11 @@ func (s *Service) Settings(ctx context.Context, by fleet.Principal) (Settings, e
 type SettingsChange struct {
 	Thresholds                  map[Kind]Threshold
 	OpenAfter, EndAfter, Settle *time.Duration
+	Groups                      *[]Group
 	Recipients                  *[]string
 	MailLang                    *string
+	MailLeast                   *Severity
+	MailKinds                   *[]Kind
 }
 
 // SetSettings changes settings. They apply from the next check on.
@@ -272,8 +283,17 @@ func (s *Service) SetSettings(ctx context.Context, by fleet.Principal, c Setting
 	if c.Recipients != nil {
 		settings.Recipients = slices.Compact(slices.Clone(*c.Recipients))
 	}
+	if c.Groups != nil {
+		settings.Groups = slices.Clone(*c.Groups)
+	}
 	if c.MailLang != nil {
 		settings.MailLang = *c.MailLang
+	}
+	if c.MailLeast != nil {
+		settings.MailLeast = *c.MailLeast
+	}
+	if c.MailKinds != nil {
+		settings.MailKinds = *c.MailKinds
 	}
 	if err := settings.check(); err != nil {
 		return settings, err

@@ -21,9 +21,10 @@ type finding struct {
 	devices  int
 	params   fleet.Params
 	query    string
-	since    time.Time     // when it began to hold; zero means when it was first found
-	holds    time.Duration // how long it must hold, if shorter than the default; 0 for the default
-	over     bool          // it no longer holds; params are for its open alert
+	since    time.Time        // when it began to hold; zero means when it was first found
+	holds    time.Duration    // how long it must hold, if shorter than the default; 0 for the default
+	over     bool             // it no longer holds; params are for its open alert
+	ids      []fleet.DeviceID // all devices, if query lists them
 }
 
 // A view is the input of a look.
@@ -58,7 +59,7 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) Look(ctx context.Context) {
 	now := s.o.Now()
 	due := slices.DeleteFunc(slices.Clone(Conditions), func(c Condition) bool { return !s.isDue(c, now) })
-	if len(due) == 0 {
+	if len(due) == 0 && !s.hushDue(now) {
 		return
 	}
 	if err := s.Load(ctx); err != nil { // another process may have changed them, or the database was restored
@@ -68,7 +69,7 @@ func (s *Service) Look(ctx context.Context) {
 		return
 	}
 	s.settlePresence(ctx, now)
-	var ids []uuid.UUID
+	ids := s.hush(ctx) // before the conditions: an alert that gets worse after its silence is sent
 	for _, c := range due {
 		if ctx.Err() != nil {
 			return
@@ -77,6 +78,9 @@ func (s *Service) Look(ctx context.Context) {
 	}
 	if len(ids) > 0 {
 		s.changed(ctx, ids)
+		if ids := s.hush(ctx); len(ids) > 0 { // their devices may have changed
+			s.changed(ctx, ids)
+		}
 	}
 }
 
@@ -125,6 +129,18 @@ func (s *Service) lookAt(ctx context.Context, c Condition) []uuid.UUID {
 func (s *Service) settle(ctx context.Context, c Condition, settings Settings, v view, found []finding) (
 	ids []uuid.UUID) {
 	holds, over := make(map[string]bool), make(map[string]finding)
+	s.mu.Lock()
+	for k := range s.affected {
+		if _, open := v.open[k.subject]; k.kind == c.Kind && !open {
+			delete(s.affected, k)
+		}
+	}
+	for _, f := range found {
+		if f.ids != nil {
+			s.affected[key{c.Kind, f.subject}] = f.ids
+		}
+	}
+	s.mu.Unlock()
 	for _, f := range found {
 		if f.over {
 			over[f.subject] = f
@@ -132,6 +148,9 @@ func (s *Service) settle(ctx context.Context, c Condition, settings Settings, v 
 		}
 		holds[f.subject] = true
 		change, ok := s.held(c, settings, v, f)
+		if ok && change.Event == Opened {
+			change.Alert.Silence = s.silenceNow(ctx, change.Alert)
+		}
 		if ok && s.store(ctx, change) {
 			ids = append(ids, change.Alert.ID)
 		}
@@ -182,7 +201,7 @@ func (s *Service) held(c Condition, settings Settings, v view, f finding) (Chang
 		}
 		s.mu.Unlock()
 		to, _ := Next("", Opened)
-		return Change{Event: Opened, At: v.now, Alert: Alert{ID: uuid.Must(uuid.NewV7()), Kind: c.Kind,
+		return Change{Event: Opened, At: v.now, Devices: f.ids, Alert: Alert{ID: uuid.Must(uuid.NewV7()), Kind: c.Kind,
 			Subject: f.subject, State: to, Severity: f.severity, Devices: f.devices, Params: f.params, Query: f.query,
 			Began: since}}, ripe
 	}
@@ -194,7 +213,7 @@ func (s *Service) held(c Condition, settings Settings, v view, f finding) (Chang
 	if f.severity == Bad { // severity does not fall before the alert ends, to avoid flapping
 		a.Severity = Bad
 	}
-	change := Change{Alert: a, From: was.State, At: v.now}
+	change := Change{Alert: a, From: was.State, At: v.now, Devices: f.ids}
 	if worse(was, a) && !v.settling {
 		if to, ok := Next(was.State, Worsened); ok {
 			change.Event, change.Alert.State = Worsened, to
@@ -236,14 +255,20 @@ func (s *Service) store(ctx context.Context, c Change) bool {
 	err := s.o.Store.ChangeAlert(ctx, c)
 	switch {
 	case err == nil:
-		if c.Event == Opened || c.Event == Worsened || c.Event == Closed {
-			s.o.Log.Info("alert "+string(c.Event), "kind", c.Alert.Kind, "subject", c.Alert.Subject,
-				"severity", c.Alert.Severity, "devices", c.Alert.Devices)
-		}
+		s.log(c)
 		return true
 	case errors.Is(err, fleet.ErrConflict), ctx.Err() != nil:
 	default:
 		s.o.Log.Warn("could not store an alert", "kind", c.Alert.Kind, "err", err)
 	}
 	return false
+}
+
+// log logs the events that fleetd decides.
+func (s *Service) log(c Change) {
+	if c.Event == "" || c.Event == Acked {
+		return
+	}
+	s.o.Log.Info("alert "+string(c.Event), "kind", c.Alert.Kind, "subject", c.Alert.Subject,
+		"severity", c.Alert.Severity, "devices", c.Alert.Devices)
 }

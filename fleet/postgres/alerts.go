@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
-	"fleetd/fleet/webhook"
 )
 
 var (
@@ -28,7 +28,8 @@ const (
 )
 
 const alertColumns = `id, kind, subject, state, severity, devices, params, query, began_at, quiet_since, ended_at,
-	acked_kind, acked_id, acked_name, acked_role, acked_at, acked_count, note`
+	acked_kind, acked_id, acked_name, acked_role, acked_at, acked_count, note,
+	(SELECT row_to_json(s) FROM silences s WHERE s.id = silence_id) AS silence`
 
 func toAlert(row pgx.CollectableRow) (alert.Alert, error) {
 	r, err := pgx.RowToStructByName[struct {
@@ -50,6 +51,7 @@ func toAlert(row pgx.CollectableRow) (alert.Alert, error) {
 		AckedAt    *time.Time
 		AckedCount int
 		Note       string
+		Silence    []byte
 	}](row)
 	a := alert.Alert{ID: r.ID, Kind: r.Kind, Subject: r.Subject, State: r.State, Severity: r.Severity,
 		Devices: r.Devices, Query: r.Query, Began: r.BeganAt, QuietSince: r.QuietSince, EndedAt: r.EndedAt,
@@ -58,14 +60,21 @@ func toAlert(row pgx.CollectableRow) (alert.Alert, error) {
 	if err == nil && r.Params != nil {
 		err = json.Unmarshal(r.Params, &a.Params)
 	}
+	if err == nil && r.Silence != nil {
+		var s silenceRow
+		err = json.Unmarshal(r.Silence, &s)
+		silence := s.silence()
+		a.Silence = &silence
+	}
 	return a, err
 }
 
-// OpenAlerts lists alerts that have not ended: first those not acknowledged, then the most
-// severe, those that concern most devices, and the oldest.
+// OpenAlerts lists alerts that have not ended: silenced ones last, first those not acknowledged,
+// then the most severe, those that concern most devices, and the oldest.
 func (s *Store) OpenAlerts(ctx context.Context) ([]alert.Alert, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+alertColumns+` FROM alerts WHERE state <> 'ended'
-		ORDER BY state = 'acknowledged', severity = 'bad' DESC, devices DESC, began_at, id LIMIT $1`, maxOpenAlerts)
+		ORDER BY silence_id IS NOT NULL, state = 'acknowledged', severity = 'bad' DESC, devices DESC, began_at, id
+		LIMIT $1`, maxOpenAlerts)
 	list, err := pgx.CollectRows(rows, toAlert)
 	if err != nil {
 		return nil, fmt.Errorf("open alerts: %w", domainError(err))
@@ -139,9 +148,10 @@ func (s *Store) ChangeAlert(ctx context.Context, c alert.Change) error {
 		switch {
 		case c.From == "":
 			_, err = tx.Exec(ctx, `
-				INSERT INTO alerts (id, kind, subject, state, severity, devices, params, query, began_at)
-				VALUES ($1, $2, $3, $4, $5, $6, $7::json, $8, $9)`,
-				a.ID, a.Kind, cleanText(a.Subject), a.State, a.Severity, a.Devices, storableJSON(a.Params), a.Query, a.Began)
+				INSERT INTO alerts (id, kind, subject, state, severity, devices, params, query, began_at, silence_id)
+				VALUES ($1, $2, $3, $4, $5, $6, $7::json, $8, $9, $10)`,
+				a.ID, a.Kind, cleanText(a.Subject), a.State, a.Severity, a.Devices, storableJSON(a.Params), a.Query, a.Began,
+				silenceID(a.Silence))
 		case c.Event == alert.Acked:
 			err = changeOne(ctx, tx, `
 				UPDATE alerts SET state = $3, acked_kind = $4, acked_id = $5, acked_name = $6, acked_role = $7, acked_at = $8,
@@ -158,7 +168,7 @@ func (s *Store) ChangeAlert(ctx context.Context, c alert.Change) error {
 		if isNotFound(err) {
 			return fmt.Errorf("%w: it is not %s any more", fleet.ErrConflict, c.From)
 		}
-		if err != nil || c.Event == "" {
+		if err != nil {
 			return err
 		}
 		if err := s.recordAlert(ctx, tx, c); err != nil || c.Event != alert.Acked {
@@ -173,36 +183,43 @@ func (s *Store) ChangeAlert(ctx context.Context, c alert.Change) error {
 	return nil
 }
 
-// recordAlert stores an event of an alert, and queues it for webhooks.
+// recordAlert stores the event of a change, if it has one, and queues what webhooks get of the change
+// unless the alert is silenced.
 func (s *Store) recordAlert(ctx context.Context, tx pgx.Tx, c alert.Change) error {
-	note := ""
-	if c.Event == alert.Acked {
-		note = c.Alert.Note
+	silenced := c.Alert.Silence != nil
+	if c.Event != "" {
+		_, err := tx.Exec(ctx, `
+			INSERT INTO alert_events (alert_id, at, event, severity, devices, by_kind, by_id, by_name, by_role, note, silenced)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+			c.Alert.ID, c.At, c.Event, c.Alert.Severity, c.Alert.Devices, c.By.Kind, cleanText(c.By.ID), cleanText(c.By.Name),
+			c.By.Role, cleanText(c.Note), silenced)
+		if err != nil {
+			return err
+		}
 	}
-	_, err := tx.Exec(ctx, `
-		INSERT INTO alert_events (alert_id, at, event, severity, devices, by_kind, by_id, by_name, by_role, note)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-		c.Alert.ID, c.At, c.Event, c.Alert.Severity, c.Alert.Devices, c.By.Kind, cleanText(c.By.ID), cleanText(c.By.Name),
-		c.By.Role, cleanText(note))
-	if err != nil {
-		return err
+	if silenced {
+		return nil
 	}
-	return s.publishTo(ctx, tx, webhook.OfAlert(c.Event), func(hook uuid.UUID) webhook.Job {
-		return webhook.NewAlertJob(hook, c.At, c.Event, c.Alert)
-	})
+	return s.publishAlert(ctx, tx, c)
 }
 
-// AlertDigest lists events after a number that are older than a time, with their alerts, oldest
-// first.
-func (s *Store) AlertDigest(ctx context.Context, after int64, before time.Time, limit int) (
+// AlertDigest lists the events within the route after a number that are older than a time and not
+// silenced, with their alerts, oldest first.
+func (s *Store) AlertDigest(ctx context.Context, r alert.Route, after int64, before time.Time, limit int) (
 	items []alert.DigestItem, more int, last int64, err error) {
-	rows, _ := s.db.Query(ctx, `SELECT `+alertRecordColumns+` FROM alert_events WHERE seq > $1 AND at < $2
-		ORDER BY seq LIMIT $3`, after, before, maxAlerting)
-	records, err := pgx.CollectRows(rows, toAlertRecord)
-	if err != nil || len(records) == 0 {
+	err = s.db.QueryRow(ctx, `SELECT coalesce(max(seq), $1) FROM (SELECT seq FROM alert_events WHERE seq > $1 AND at < $2
+		ORDER BY seq LIMIT $3) e`, after, before, maxAlerting).Scan(&last)
+	if err != nil || last == after {
 		return nil, 0, after, domainError(err)
 	}
-	last = records[len(records)-1].Seq
+	rows, _ := s.db.Query(ctx, `SELECT `+alertRecordColumns+` FROM alert_events
+		WHERE seq > $1 AND seq <= $2 AND at < $3 AND NOT silenced AND ($4 = 'warning' OR severity = 'bad')
+		AND (cardinality($5::text[]) = 0 OR alert_id IN (SELECT id FROM alerts WHERE kind = ANY ($5)))
+		ORDER BY seq`, after, last, before, cmp.Or(r.Least, alert.Warning), append([]alert.Kind{}, r.Kinds...))
+	records, err := pgx.CollectRows(rows, toAlertRecord)
+	if err != nil || len(records) == 0 {
+		return nil, 0, last, domainError(err)
+	}
 	more = max(0, len(records)-limit)
 	records = records[more:] // the newest are the most informative
 	rows, _ = s.db.Query(ctx, `SELECT `+alertColumns+` FROM alerts WHERE id = ANY ($1)`,
@@ -289,18 +306,14 @@ func (s *Store) PresenceSince(ctx context.Context, since, start time.Time, span 
 	return list, nil
 }
 
-// Share counts the devices in service that match the query, and all devices in service that were
-// ever online.
-func (s *Store) Share(ctx context.Context, q fleet.Query) (devices, all int, err error) {
+// Share counts the devices of a group in service that match the query, and all devices of the group
+// in service that were ever online.
+func (s *Store) Share(ctx context.Context, group, q fleet.Query) (devices, all int, err error) {
 	var w where
-	w.terms(q, time.Now())
-	conds := "true"
-	for _, c := range w.conds {
-		conds += " AND " + c
-	}
+	found, within := w.all(q), w.all(group)
 	err = s.db.QueryRow(ctx, `
-		SELECT count(*) FILTER (WHERE `+conds+`), count(*) FILTER (WHERE presence <> 'pending')
-		FROM devices WHERE in_service`, w.args...).Scan(&devices, &all)
+		SELECT count(*) FILTER (WHERE `+found+`), count(*) FILTER (WHERE presence <> 'pending')
+		FROM devices WHERE in_service AND `+within, w.args...).Scan(&devices, &all)
 	if err != nil {
 		return 0, 0, fmt.Errorf("share of devices with %q: %w", q.Text, domainError(err))
 	}

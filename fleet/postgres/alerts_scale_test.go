@@ -70,7 +70,7 @@ func TestConditionsOfALargeFleet(t *testing.T) {
 			l, err := s.PresenceSince(t.Context(), now.Add(-15*time.Minute), now.Add(-10*time.Minute), 15*time.Minute)
 			return len(l), err
 		}, 26},
-		{"offline", func() (int, error) { n, _, err := s.Share(t.Context(), q); return n, err }, offline},
+		{"offline", func() (int, error) { n, _, err := s.Share(t.Context(), fleet.Query{}, q); return n, err }, offline},
 		{"crashing", func() (int, error) {
 			l, err := s.Crashing(t.Context(), 5, now.Add(-time.Hour))
 			return len(l), err

@@ -67,6 +67,7 @@ func (r Retention) tables() []retained {
 			only: "NOT t.current AND t.last_seen < $1"},
 		{table: "snapshots", column: "created_at", keep: r.Snapshots},
 		{table: "alerts", column: "ended_at", keep: r.Alerts},
+		{table: "silences", column: "until", keep: r.Alerts},
 	}
 }
 

@@ -14,14 +14,17 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/alert"
 	"fleetd/fleet/outbound"
 )
 
@@ -48,20 +51,25 @@ type Sealer interface {
 	Open(name string, sealed []byte) ([]byte, error)
 }
 
-// Options configures a [Service]. All but Guard, Log and Now are required.
+// Options configures a [Service]. All but Text, Guard, Log and Now are required.
 type Options struct {
 	Store     Store
 	Sealer    Sealer
 	PublicURL string // prefix of the links in deliveries
-	Guard     *outbound.Guard
-	Log       *slog.Logger
-	Now       func() time.Time
+	// Text writes the message about a job for a chat service. If it is nil, only [Fleetd] can be chosen.
+	Text  func(lang string, j Job) Text
+	Guard *outbound.Guard
+	Log   *slog.Logger
+	Now   func() time.Time
 }
 
 // Service manages webhooks for admins and delivers to them.
 type Service struct {
 	o      Options
 	client *http.Client
+
+	mu     sync.Mutex
+	paused map[uuid.UUID]time.Time // webhooks whose receiver asked to wait, and until when
 }
 
 // New returns the service.
@@ -76,7 +84,7 @@ func New(o Options) *Service {
 	transport.MaxResponseHeaderBytes = maxAnswerBytes
 	transport.MaxIdleConnsPerHost = 1
 	transport.IdleConnTimeout = 30 * time.Second
-	return &Service{o: o, client: o.Guard.Client(postTimeout, transport)}
+	return &Service{o: o, paused: make(map[uuid.UUID]time.Time), client: o.Guard.Client(postTimeout, transport)}
 }
 
 // Close closes idle connections.
@@ -89,6 +97,10 @@ type Request struct {
 	Events  []EventKind
 	Secret  *string // nil or "" for a new webhook generates one
 	Enabled *bool
+	Shape   *Shape
+	Chat    *string
+	Lang    *string
+	Route   *alert.Route
 }
 
 // List returns all webhooks, by name.
@@ -113,7 +125,7 @@ func (s *Service) Create(ctx context.Context, by fleet.Principal, r Request) (We
 		r.Secret = &secret
 	}
 	w := Webhook{ID: uuid.Must(uuid.NewV7()), Enabled: true, Events: slices.Clone(EventKinds), CreatedBy: by.Name,
-		CreatedAt: s.o.Now()}
+		CreatedAt: s.o.Now(), Shape: Fleetd, Lang: alert.MailLangs[0], Route: alert.Route{Least: alert.Warning}}
 	if err := s.apply(&w, r); err != nil {
 		return Webhook{}, "", err
 	}
@@ -148,6 +160,16 @@ func (s *Service) apply(w *Webhook, r Request) error {
 	}
 	if err := s.setURL(w, r.URL); err != nil {
 		return err
+	}
+	if err := s.setShape(w, r); err != nil {
+		return err
+	}
+	if r.Route != nil {
+		route, err := r.Route.Check()
+		if err != nil {
+			return err
+		}
+		w.Route = route
 	}
 	if r.Events != nil {
 		w.Events = slices.Compact(slices.Sorted(slices.Values(r.Events)))
@@ -195,6 +217,37 @@ func (s *Service) setURL(w *Webhook, given *string) error {
 	return nil
 }
 
+// setShape sets the format of the deliveries, with its chat and its language.
+func (s *Service) setShape(w *Webhook, r Request) error {
+	if r.Shape != nil {
+		w.Shape = *r.Shape
+	}
+	if r.Lang != nil {
+		w.Lang = *r.Lang
+	}
+	if r.Chat != nil {
+		w.Chat = strings.TrimSpace(*r.Chat)
+	}
+	if !slices.Contains(Shapes, w.Shape) || w.Shape != Fleetd && s.o.Text == nil {
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_webhook_shape", "value", string(w.Shape)).At("shape")
+	}
+	if !slices.Contains(alert.MailLangs, w.Lang) {
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_mail_language", "value", w.Lang).At("language")
+	}
+	switch {
+	case w.Shape != Telegram && r.Chat != nil && w.Chat != "":
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_webhook_chat.other").At("chat_id")
+	case w.Shape != Telegram:
+		w.Chat = ""
+	case !chatID.MatchString(w.Chat):
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_webhook_chat").At("chat_id")
+	}
+	return nil
+}
+
+// chatID matches the id of a Telegram chat, or the public name of a channel.
+var chatID = regexp.MustCompile(`^(-?[0-9]{1,19}|@[A-Za-z][A-Za-z0-9_]{3,31})$`)
+
 // hidden replaces the secret part of a shown address.
 const hidden = "…"
 
@@ -241,11 +294,45 @@ func (s *Service) Test(ctx context.Context, by fleet.Principal, id uuid.UUID) (D
 	if err != nil {
 		return Delivery{}, err
 	}
-	d := s.post(ctx, w, Job{ID: uuid.Must(uuid.NewV7()), Event: Test, At: s.o.Now(), Path: "/approvals"})
+	d, _ := s.post(ctx, w, Job{ID: uuid.Must(uuid.NewV7()), Event: Test, At: s.o.Now(), Path: "/approvals"})
 	return d, s.o.Store.SetWebhookDelivery(ctx, id, d)
 }
 
-// Deliver makes one attempt at a job. An error requests another attempt.
+// A RetryLater is the error of a delivery that the receiver has not accepted because it gets too many.
+type RetryLater struct {
+	After time.Duration
+	Why   error
+}
+
+func (e *RetryLater) Error() string { return fmt.Sprintf("%v; again in %v", e.Why, e.After) }
+
+func (e *RetryLater) Unwrap() error { return e.Why }
+
+// maxPause bounds how long a receiver can ask to wait; pause is for receivers that name no time.
+const (
+	maxPause = time.Hour
+	pause    = time.Minute
+)
+
+// pausedFor returns how long the receiver of a webhook has asked to wait.
+func (s *Service) pausedFor(id uuid.UUID, now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	until, ok := s.paused[id]
+	if ok && !now.Before(until) {
+		delete(s.paused, id)
+	}
+	return max(0, until.Sub(now))
+}
+
+func (s *Service) setPause(id uuid.UUID, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paused[id] = until
+}
+
+// Deliver makes one attempt at a job. An error requests another attempt, a [RetryLater] not before a
+// time.
 func (s *Service) Deliver(ctx context.Context, j Job) error {
 	w, err := s.o.Store.Webhook(ctx, j.Webhook)
 	if errors.Is(err, fleet.ErrNotFound) || err == nil && !w.Enabled {
@@ -254,58 +341,87 @@ func (s *Service) Deliver(ctx context.Context, j Job) error {
 	if err != nil {
 		return err
 	}
-	d := s.post(ctx, w, j)
+	if after := s.pausedFor(w.ID, s.o.Now()); after > 0 {
+		return &RetryLater{after, fmt.Errorf("webhook %q: its receiver gets too many requests", w.Name)}
+	}
+	d, after := s.post(ctx, w, j)
+	if after > 0 {
+		s.setPause(w.ID, s.o.Now().Add(after))
+	}
 	if err := s.o.Store.SetWebhookDelivery(context.WithoutCancel(ctx), w.ID, d); err != nil &&
 		!errors.Is(err, fleet.ErrNotFound) {
 		s.o.Log.Warn("could not store the outcome of a delivery", "webhook", w.Name, "err", err)
 	}
-	if d.Reason.Code != "" {
-		return fmt.Errorf("webhook %q: %v", w.Name, d.Reason)
+	if d.Reason.Code == "" {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("webhook %q: %v", w.Name, d.Reason)
+	if after > 0 {
+		return &RetryLater{after, err}
+	}
+	return err
 }
 
-// post makes one attempt.
-func (s *Service) post(ctx context.Context, w Webhook, j Job) Delivery {
+// post makes one attempt. after is how long the receiver wants no further request, 0 if it did not
+// say.
+func (s *Service) post(ctx context.Context, w Webhook, j Job) (d Delivery, after time.Duration) {
 	now := s.o.Now()
-	d := Delivery{Event: j.Event, At: &now}
+	d = Delivery{Event: j.Event, At: &now}
 	secret, err := s.o.Sealer.Open(sealedAs(w.ID), w.Secret)
 	address, addressErr := s.o.Sealer.Open(addressAs(w.ID), w.Address)
 	if err != nil || addressErr != nil {
 		d.Reason = fleet.Because("webhook_secret_sealed")
-		return d
+		return d, 0
 	}
-	message := map[string]any{"event": j.Event, "at": j.At.UTC(), "sent_at": now, "delivery_id": j.ID,
-		"url": strings.TrimSuffix(s.o.PublicURL, "/") + j.Path}
-	if j.Subject != "" {
-		message[j.Subject] = json.RawMessage(j.Body)
-	}
-	body, err := json.Marshal(message)
+	body, err := s.body(w, j, now)
 	if err != nil {
 		d.Reason = fleet.Because("webhook_failed", "detail", err.Error())
-		return d
+		return d, 0
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, string(address), bytes.NewReader(body))
 	if err != nil {
 		d.Reason = fleet.Because("webhook_failed", "detail", "the URL cannot be used")
-		return d
+		return d, 0
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("User-Agent", "fleetd")
-	r.Header.Set(EventHeader, string(j.Event))
-	r.Header.Set(TimestampHeader, strconv.FormatInt(now.Unix(), 10))
-	r.Header.Set(SignatureHeader, Sign(secret, body))
+	if w.Shape == Fleetd {
+		r.Header.Set(EventHeader, string(j.Event))
+		r.Header.Set(TimestampHeader, strconv.FormatInt(now.Unix(), 10))
+		r.Header.Set(SignatureHeader, Sign(secret, body))
+	}
 	answer, err := s.client.Do(r)
 	if err != nil {
 		d.Reason = failure(err)
-		return d
+		return d, 0
 	}
 	defer answer.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, maxAnswerBytes))
-	if d.Status = answer.StatusCode; d.Status >= 300 {
-		d.Reason = fleet.Because("webhook_status", "status", d.Status)
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswerBytes))
+	d.Status = answer.StatusCode
+	if err != nil && w.Shape != Fleetd { // the answer of a chat service says whether it accepted the message
+		d.Reason = failure(err)
+		return d, 0
 	}
-	return d
+	d.Reason, after = w.Shape.judge(answer, text, now)
+	return d, min(after, maxPause)
+}
+
+// body returns the body of a delivery.
+func (s *Service) body(w Webhook, j Job, now time.Time) ([]byte, error) {
+	link := strings.TrimSuffix(s.o.PublicURL, "/") + j.Path
+	if w.Shape != Fleetd {
+		if s.o.Text == nil {
+			return nil, errors.New("there are no texts")
+		}
+		t := s.o.Text(w.Lang, j)
+		t.Link = link
+		return w.Shape.encode(t, w.Chat)
+	}
+	message := map[string]any{"event": j.Event, "at": j.At.UTC(), "sent_at": now, "delivery_id": j.ID, "url": link}
+	if j.Subject != "" {
+		message[j.Subject] = json.RawMessage(j.Body)
+	}
+	return json.Marshal(message)
 }
 
 // failure returns why there was no response. The error of net/http contains the URL, which

@@ -1,16 +1,18 @@
-// Package webhook posts events of the fleet to addresses that an admin has configured, each
-// signed with the address's secret.
+// Package webhook posts events of the fleet to addresses that an admin has configured: as JSON that
+// is signed with the address's secret, or as a message for a chat service ([Shape]).
 //
 // A delivery is a job created in the transaction of its event, so none is lost. It is
 // repeated until the address responds with a status below 300 or its attempts are used up. A
-// receiver may get a delivery twice and recognises it by its delivery_id. The package uses
-// neither SQL nor a queue directly; [Service] has no goroutine.
+// receiver may get a delivery twice and recognises it by its delivery_id. A route limits the alerts
+// that an address gets. The package uses neither SQL nor a queue directly; [Service] has no
+// goroutine, and a mutex guards its pauses.
 package webhook
 
 import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -49,6 +51,29 @@ type Webhook struct {
 	CreatedBy string
 	CreatedAt time.Time
 	Last      Delivery // the zero value before the first
+
+	Shape Shape
+	Chat  string // id of the Telegram chat; "" for other shapes
+	Lang  string // of the text for a chat service: one of [alert.MailLangs]
+	Route alert.Route
+}
+
+// Gets returns the event that the webhook gets for an event of an alert, "" if it gets none. before
+// reports whether the alert was within the route earlier, within whether it is now; both are true
+// without a route. A receiver gets an alert that comes into its route later as opened, and so it
+// gets an alert whose silence has ended.
+func (w Webhook) Gets(e alert.Event, before, within bool) EventKind {
+	kind := OfAlert(e)
+	switch {
+	case e == alert.Silenced || e == "" && before || !before && (e == alert.Closed || !within):
+		return ""
+	case e == alert.Unsilenced || e == "" || !before && slices.Contains(w.Events, AlertOpened):
+		kind = AlertOpened
+	}
+	if !slices.Contains(w.Events, kind) {
+		return ""
+	}
+	return kind
 }
 
 // A Delivery is the outcome of one attempt.
@@ -79,10 +104,38 @@ func NewApprovalJob(hook uuid.UUID, kind EventKind, at time.Time, a call.Approva
 }
 
 // NewAlertJob returns the delivery of an event about an alert.
-func NewAlertJob(hook uuid.UUID, at time.Time, e alert.Event, a alert.Alert) Job {
+func NewAlertJob(hook uuid.UUID, at time.Time, e EventKind, a alert.Alert) Job {
 	body, _ := json.Marshal(viewAlert(a)) // strings and numbers always marshal
-	return Job{ID: uuid.Must(uuid.NewV7()), Webhook: hook, Event: OfAlert(e), At: at, Subject: "alert",
+	return Job{ID: uuid.Must(uuid.NewV7()), Webhook: hook, Event: e, At: at, Subject: "alert",
 		Path: "/alerts/" + a.ID.String(), Body: body}
+}
+
+// Alert returns the alert of a job about one.
+func (j Job) Alert() (alert.Alert, error) {
+	var v alertView
+	if err := json.Unmarshal(j.Body, &v); err != nil {
+		return alert.Alert{}, err
+	}
+	a := alert.Alert{ID: v.ID, Kind: v.Kind, Subject: v.Subject, State: v.State, Severity: v.Severity, Devices: v.Devices,
+		Query: v.Query, Params: v.Params, Began: v.BeganAt, EndedAt: v.EndedAt, Note: v.Note}
+	if v.AckedBy != nil {
+		a.AckedBy = fleet.Principal{Kind: v.AckedBy.Kind, Name: v.AckedBy.Name}
+	}
+	return a, nil
+}
+
+// Approval returns what the text about an approval needs.
+func (j Job) Approval() (call.Approval, error) {
+	var v approvalView
+	if err := json.Unmarshal(j.Body, &v); err != nil {
+		return call.Approval{}, err
+	}
+	a := call.Approval{ID: v.ID, State: v.State, Subject: v.Subject, Device: v.DeviceID, Targets: v.Targets, Tool: v.Tool,
+		AskedBy: fleet.Principal{Kind: v.AskedBy.Kind, Name: v.AskedBy.Name}, Purpose: v.Purpose, Reason: v.Reason}
+	if v.DecidedBy != nil {
+		a.DecidedBy = fleet.Principal{Kind: v.DecidedBy.Kind, Name: v.DecidedBy.Name}
+	}
+	return a, nil
 }
 
 // OfAlert returns the kind of webhook event for an event of an alert.

@@ -25,6 +25,9 @@ const (
 	// Fleet is what concerns the fleet and no single device. It requires the role on the fleet,
 	// which a principal with access to only some devices lacks.
 	Fleet Reach = "fleet"
+	// Part is a part of the fleet that the principal chooses, within its scope. It requires the role on
+	// some devices, and access to all of them: what is chosen from counts the whole fleet.
+	Part Reach = "part"
 	// Own is the principal's own session, password or preferences.
 	Own Reach = "own"
 )
@@ -32,7 +35,7 @@ const (
 // Valid reports whether r is one of the constants above.
 func (r Reach) Valid() bool {
 	switch r {
-	case Device, Record, Audience, List, Shared, Fleet, Own:
+	case Device, Record, Audience, List, Shared, Fleet, Part, Own:
 		return true
 	}
 	return false
@@ -40,7 +43,7 @@ func (r Reach) Valid() bool {
 
 // RoleOf returns the role that a request is checked against while its device is still unknown.
 func (r Reach) RoleOf(p fleet.Principal) fleet.Role {
-	if r == Fleet {
+	if r == Fleet || r == Part && p.FleetRole() == "" {
 		return p.FleetRole()
 	}
 	return p.Role

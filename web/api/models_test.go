@@ -26,7 +26,7 @@ func init() {
 		"diff-inventories", "export-devices", "export-fanout-answers", "fit-image", "fit-release", "get-alert",
 		"get-alert-thresholds", "get-approval", "get-call", "get-campaign", "get-config", "get-conversation",
 		"get-core-dump", "get-deployment", "get-device", "get-facts", "get-fanout", "get-image", "get-image-layout",
-		"get-outlook", "get-release", "get-snapshot", "get-stats", "get-vitals", "list-alerts", "list-approvals",
+		"get-outlook", "get-release", "get-snapshot", "get-stats", "get-vitals", "list-alerts", "list-silences", "list-approvals",
 		"list-calls", "list-campaigns", "list-conversations", "list-core-dumps", "list-deployments",
 		"list-device-calls", "list-device-deployments", "list-devices", "list-fanout-answers", "list-fanouts",
 		"list-filters", "list-firmware", "list-images", "list-inventories", "list-jobs", "list-policies",

@@ -242,7 +242,9 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hooks := webhook.New(webhook.Options{Store: w.store, Sealer: sealer, PublicURL: "http://fleet.test", Log: log})
+	hooks := webhook.New(webhook.Options{Text: func(lang string, j webhook.Job) webhook.Text {
+		return webhook.Text{Title: string(j.Event), Body: lang, Open: "open"}
+	}, Store: w.store, Sealer: sealer, PublicURL: "http://fleet.test", Log: log})
 	t.Cleanup(hooks.Close)
 	work, err := jobs.New(w.db, w.store, jobs.Options{Webhooks: hooks, Logger: log})
 	if err != nil {

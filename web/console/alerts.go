@@ -26,10 +26,15 @@ func (s *Server) alertRoutes() []route {
 		{method: get, pattern: one, role: fleet.RoleViewer, reach: access.Fleet, page: s.showAlert},
 		{method: post, pattern: one + "/acknowledge", role: fleet.RoleOperator, reach: access.Fleet,
 			page: s.acknowledgeAlert},
+		{method: post, pattern: ui.PathSilences, role: fleet.RoleOperator, reach: access.Part, page: s.silenceAlerts},
+		{method: post, pattern: ui.PathSilences + "/{silence}/end", role: fleet.RoleOperator, reach: access.Part,
+			page: s.endSilence},
 		{method: get, pattern: ui.PathAlertSettings, role: fleet.RoleViewer, reach: access.Fleet,
 			page: s.showAlertSettings},
 		{method: post, pattern: ui.PathAlertSettings, role: fleet.RoleAdmin, reach: access.Fleet,
 			page: s.setAlertThresholds},
+		{method: post, pattern: ui.PathAlertSettings + "/groups", role: fleet.RoleAdmin, reach: access.Fleet,
+			page: s.setAlertGroups},
 		{method: post, pattern: ui.PathAlertSettings + "/mail", role: fleet.RoleAdmin, reach: access.Fleet,
 			page: s.setAlertMail},
 		{method: post, pattern: ui.PathAlertSettings + "/mail/test", role: fleet.RoleAdmin, reach: access.Fleet,
@@ -38,9 +43,10 @@ func (s *Server) alertRoutes() []route {
 }
 
 func alertCards(ctx context.Context, list []alert.Alert) (cards []ui.AlertCard) {
-	may := viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleOperator)
+	by := viewerOf(ctx).actor()
+	may, maySilence, now := by.FleetRole().Allows(fleet.RoleOperator), alert.MaySilence(by), time.Now()
 	for _, a := range list {
-		cards = append(cards, ui.AlertCard{Alert: a, MayAct: may})
+		cards = append(cards, ui.AlertCard{Alert: a, MayAct: may, MaySilence: maySilence, Silenced: a.Silenced(now)})
 	}
 	return cards
 }
@@ -55,8 +61,12 @@ func (s *Server) alertsNow(ctx context.Context) ui.AlertsNow {
 func (s *Server) listAlerts(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	page := ui.AlertsPage{List: listURL(r, ui.PathAlerts, "state")}
-	if page.List.Get("state") != "ended" { // in the order of the overview
-		page.Cards = alertCards(ctx, s.Alerts.Current(viewerOf(ctx).actor()))
+	if page.List.Get("state") != "ended" {
+		page, err := s.openAlertsPage(ctx, page.List)
+		if err != nil {
+			return answer{}, err
+		}
+		page.Silence.Alert = r.URL.Query().Get("silence")
 		return show(page.Page())
 	}
 	f := alert.Filter{Limit: limitOf(page.List), Cursor: page.List.Get("cursor"), States: []alert.Status{alert.Ended}}
@@ -69,6 +79,79 @@ func (s *Server) listAlerts(r *http.Request) (answer, error) {
 	}
 	page.Cards, page.Next = alertCards(ctx, found.Items), found.Next
 	return show(page.Page())
+}
+
+// openAlertsPage returns the alerts in the order of the overview, and the silences.
+func (s *Server) openAlertsPage(ctx context.Context, list ui.ListURL) (ui.AlertsPage, error) {
+	by := viewerOf(ctx).actor()
+	open := s.Alerts.Current(by)
+	page := ui.AlertsPage{List: list, Cards: alertCards(ctx, open), MaySilence: alert.MaySilence(by),
+		Silence: forms.Silence{For: forms.SilenceTimes[1]}}
+	found, err := s.Alerts.Silences(ctx, by, alert.SilenceFilter{Active: true, Limit: alert.MaxSilences})
+	if err != nil {
+		return page, err
+	}
+	for _, one := range found.Items {
+		row := ui.SilenceRow{Silence: one, MayEnd: one.MayEnd(by)}
+		for _, a := range open {
+			if a.ID == one.Alert {
+				row.Alert = &a
+			}
+			if a.Silence != nil && a.Silence.ID == one.ID {
+				row.Alerts++
+			}
+		}
+		page.Silences = append(page.Silences, row)
+	}
+	return page, nil
+}
+
+// silenceAlerts redirects to the page with the form, or shows on the list why the act failed.
+func (s *Server) silenceAlerts(r *http.Request) (answer, error) {
+	if err := r.ParseForm(); err != nil {
+		return answer{}, formError(err)
+	}
+	ctx := r.Context()
+	form := forms.PostedSilence(r.PostForm)
+	request, err := form.Read(viewerOf(ctx).zone)
+	if err == nil {
+		_, err = s.Alerts.Silence(ctx, viewerOf(ctx).actor(), request)
+	}
+	return s.silencesChanged(r, "flash.alert_silenced", form, err)
+}
+
+func (s *Server) endSilence(r *http.Request) (answer, error) {
+	if err := r.ParseForm(); err != nil {
+		return answer{}, formError(err)
+	}
+	id, err := uuid.Parse(chi.URLParam(r, "silence"))
+	if err != nil {
+		return answer{}, errNoPage
+	}
+	_, err = s.Alerts.EndSilence(r.Context(), viewerOf(r.Context()).actor(), id)
+	return s.silencesChanged(r, "flash.silence_ended", forms.Silence{For: forms.SilenceTimes[1]}, err)
+}
+
+func (s *Server) silencesChanged(r *http.Request, key string, form forms.Silence, err error) (answer, error) {
+	ctx := r.Context()
+	switch {
+	case err == nil:
+		s.flash(ctx, ui.Flash{Text: text(ctx, key)})
+		if next := localPath(r.PostFormValue("next")); next != ui.PathHome || r.PostFormValue("next") == ui.PathHome {
+			return goTo(next)
+		}
+		return goTo(ui.PathAlerts)
+	case statusOf(err) >= http.StatusInternalServerError || errors.Is(err, fleet.ErrNotFound):
+		return answer{}, err
+	}
+	page, failed := s.openAlertsPage(ctx, listURL(r, ui.PathAlerts, "state"))
+	if failed != nil {
+		return answer{}, failed
+	}
+	page.Problem, page.Silence = explain(ctx, err), form
+	again, _ := showAgain(page.Page())
+	again.status = statusOf(err)
+	return again, nil
 }
 
 // alertPage reads the alert in the address.
@@ -123,7 +206,8 @@ func (s *Server) acknowledgeAlert(r *http.Request) (answer, error) {
 
 func (s *Server) alertSettingsPage(ctx context.Context) (ui.AlertSettingsPage, error) {
 	settings, err := s.Alerts.Settings(ctx, viewerOf(ctx).actor())
-	return ui.AlertSettingsPage{Form: forms.FillAlerts(settings), Recipients: strings.Join(settings.Recipients, "\n"),
+	return ui.AlertSettingsPage{Form: forms.FillAlerts(settings), Groups: forms.FillGroups(settings.Groups),
+		MailLeast: settings.MailLeast, MailKinds: settings.MailKinds, Recipients: strings.Join(settings.Recipients, "\n"),
 		MailLang: settings.MailLang, Mail: s.Alerts.MailStatus(), Admin: mayAdmin(ctx)}, err
 }
 
@@ -170,15 +254,29 @@ func (s *Server) setAlertThresholds(r *http.Request) (answer, error) {
 	return s.alertsSet(r, "flash.alert_settings", err, func(page *ui.AlertSettingsPage) { page.Form = form })
 }
 
+func (s *Server) setAlertGroups(r *http.Request) (answer, error) {
+	if err := r.ParseForm(); err != nil {
+		return answer{}, formError(err)
+	}
+	form := forms.PostedGroups(r.PostForm)
+	groups, err := forms.ReadGroups(form)
+	if err == nil {
+		_, err = s.Alerts.SetSettings(r.Context(), viewerOf(r.Context()).actor(), alert.SettingsChange{Groups: &groups})
+	}
+	return s.alertsSet(r, "flash.alert_settings", err, func(page *ui.AlertSettingsPage) { page.Groups = form })
+}
+
 func (s *Server) setAlertMail(r *http.Request) (answer, error) {
 	if err := r.ParseForm(); err != nil {
 		return answer{}, formError(err)
 	}
 	typed, lang := r.PostFormValue("recipients"), r.PostFormValue("language")
 	to := strings.FieldsFunc(typed, betweenTools)
+	route := postedRoute(r.PostForm)
 	_, err := s.Alerts.SetSettings(r.Context(), viewerOf(r.Context()).actor(),
-		alert.SettingsChange{Recipients: &to, MailLang: &lang})
+		alert.SettingsChange{Recipients: &to, MailLang: &lang, MailLeast: &route.Least, MailKinds: &route.Kinds})
 	return s.alertsSet(r, "flash.alert_settings", err, func(page *ui.AlertSettingsPage) {
+		page.MailLeast, page.MailKinds = route.Least, route.Kinds
 		page.Recipients, page.MailLang = fleet.CleanText(strings.Join(to, "\n"), 4000), lang
 	})
 }

@@ -69,3 +69,69 @@ func TestAlertsOnPages(t *testing.T) {
 	admin.post("/settings/alerts/mail", url.Values{"recipients": {"ada@example.org\nBo <bo@example.org>"}}).
 		wantStatus(http.StatusUnprocessableEntity)
 }
+
+// An operator silences an alert from its row, and the badge and the icon no longer show it.
+func TestSilenceOnPages(t *testing.T) {
+	c := newConsole(t)
+	c.enrol("a085e3112233")
+	for i, tool := range []string{"self.one", "self.two"} { // with the same firmware
+		if err := c.store.SaveListing(t.Context(), fleet.ToolListing{Device: "a085e3112233", Version: "2.0.3",
+			At: time.Now(), Inventory: fleet.Inventory{ID: strings.Repeat("0", 63) + string(rune('1'+i)),
+				Tools: []fleet.Tool{{Name: tool}}, CreatedAt: time.Now()}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.alerts.Look(t.Context())
+	b := c.as(fleet.RoleOperator)
+	page := b.get("/alerts")
+	page.wantText("title", "(1) Alerts · fleetd")
+	at := c.alerts.Current(fleet.Principal{Role: fleet.RoleViewer})[0].ID.String()
+	if len(page.find("form[action=/alerts/silences]")) != 2 { // and the form below the list
+		t.Error("the row has no form to silence the alert")
+	}
+	viewer := c.as(fleet.RoleViewer)
+	if len(viewer.get("/alerts").find("form[action=/alerts/silences]")) != 0 {
+		t.Error("a viewer has a form to silence it")
+	}
+	form := url.Values{"alert": {at}, "for": {"8h"}, "reason": {"new <b>boards"}, "next": {"/alerts"}}
+	viewer.post("/alerts/silences", form).wantStatus(http.StatusForbidden)
+	b.get("/alerts").wantText("title", "(1) Alerts · fleetd")
+	for _, bad := range []url.Values{
+		{"alert": {at}, "for": {"8h"}, "reason": {""}},
+		{"alert": {at}, "for": {"876000h"}, "reason": {"x"}},
+		{"alert": {at}, "for": {"until"}, "until": {"tomorrow"}, "reason": {"x"}},
+		{"alert": {"x"}, "for": {"8h"}, "reason": {"x"}},
+		{"for": {"8h"}, "reason": {"x"}},
+	} {
+		if p := b.post("/alerts/silences", bad); p.status != http.StatusUnprocessableEntity {
+			t.Errorf("%v: %d", bad, p.status)
+		}
+	}
+	b.post("/alerts/silences", form).wantRedirect("/alerts")
+	page = b.get("/alerts")
+	page.wantText("title", "Alerts · fleetd").says("Silenced until", "new <b>boards", "1 open alert is silenced")
+	if !strings.Contains(page.body, `data-open="0"`) || strings.Contains(page.body, "favicon-warn") {
+		t.Error("the badge counts a silenced alert")
+	}
+	var id string
+	if err := c.db.QueryRow(t.Context(), `SELECT id FROM silences`).Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	if len(page.find("form[action=/alerts/silences/"+id+"/end]")) != 1 {
+		t.Error("an operator cannot end the silence")
+	}
+	viewer.post("/alerts/silences/"+id+"/end", nil).wantStatus(http.StatusForbidden)
+	b.post("/alerts/silences/"+id+"/end", nil).wantRedirect("/alerts")
+	b.get("/alerts").wantText("title", "(1) Alerts · fleetd").says("Nothing is silenced.")
+
+	admin := c.as(fleet.RoleAdmin)
+	groups := url.Values{"group.name": {"room 2", ""}, "group.query": {"tag:room-2", ""}, "group.warning": {"50", "50"},
+		"group.critical": {"", "80"}, "group.least": {"2", "2"}, "group.span": {"5m", "5m"}}
+	b.post("/settings/alerts/groups", groups).wantStatus(http.StatusForbidden)
+	admin.post("/settings/alerts/groups", groups).wantRedirect("/settings/alerts")
+	if p := admin.get("/settings/alerts"); len(p.find("input[name=group.name]")) != 2 || !strings.Contains(p.body, `value="room 2"`) {
+		t.Error("the group is not in the form")
+	}
+	groups.Set("group.query", "presence:online")
+	admin.post("/settings/alerts/groups", groups).wantStatus(http.StatusUnprocessableEntity)
+}

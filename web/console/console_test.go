@@ -224,7 +224,9 @@ func (c *site) services(log *slog.Logger) console.Options {
 	if err := c.upstreams.Load(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
-	hooks := webhook.New(webhook.Options{Store: c.store, Sealer: sealer, PublicURL: "http://fleet.test", Log: log})
+	hooks := webhook.New(webhook.Options{Text: func(lang string, j webhook.Job) webhook.Text {
+		return webhook.Text{Title: string(j.Event), Body: lang, Open: "open"}
+	}, Store: c.store, Sealer: sealer, PublicURL: "http://fleet.test", Log: log})
 	c.t.Cleanup(hooks.Close)
 	c.alerts = alert.New(alert.Options{Store: c.store, Facts: c.store, Events: c.events, Log: log,
 		CheckAddress: func(text string) error { _, err := mail.Address(text); return err }})

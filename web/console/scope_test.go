@@ -219,7 +219,7 @@ func TestScopeMatrix(t *testing.T) {
 		}
 	}
 	for _, reach := range []access.Reach{access.Device, access.Record, access.Audience, access.List, access.Shared,
-		access.Fleet, access.Own} {
+		access.Fleet, access.Part, access.Own} {
 		if tried[reach] == 0 {
 			t.Errorf("no route reaches %s", reach)
 		}
@@ -234,7 +234,7 @@ func wantAccess(route console.Route, a operator.Access, hidden bool) int {
 		return http.StatusForbidden
 	case a.Scope == "":
 		return 0
-	case route.Reach == access.Fleet, hidden:
+	case route.Reach == access.Fleet, route.Reach == access.Part && a.Rest == "", hidden:
 		if role = a.Rest; role == "" && hidden {
 			return http.StatusNotFound
 		}

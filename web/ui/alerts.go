@@ -17,6 +17,7 @@ import (
 // Addresses of alerts.
 const (
 	PathAlerts        = "/alerts"          // GET state ("ended" or none), limit, cursor
+	PathSilences      = "/alerts/silences" // POST alert, kind, query, for, until, reason
 	PathAlertSettings = "/settings/alerts" // GET page, POST thresholds
 )
 
@@ -29,6 +30,9 @@ func AlertPath(id string, parts ...string) string {
 	return path
 }
 
+// SilencePath ends a silence: POST.
+func SilencePath(id string) string { return PathSilences + "/" + url.PathEscape(id) + "/end" }
+
 // An AlertsPage lists open or ended alerts: GET [PathAlerts].
 type AlertsPage struct {
 	List    ListURL // with state
@@ -36,6 +40,18 @@ type AlertsPage struct {
 	Next    string
 	Problem string // why the last act failed, in the page's language
 	Admin   bool
+
+	Silences   []SilenceRow // that have not ended; of the list of open alerts
+	Silence    forms.Silence
+	MaySilence bool
+}
+
+// A SilenceRow is a silence in the list.
+type SilenceRow struct {
+	Silence alert.Silence
+	Alert   *alert.Alert // the only alert that it is about, if that has not ended
+	Alerts  int          // open alerts that it keeps from being sent
+	MayEnd  bool
 }
 
 func (v AlertsPage) ended() bool { return v.List.Get("state") == "ended" }
@@ -52,6 +68,9 @@ type AlertPage struct {
 type AlertCard struct {
 	Alert  alert.Alert
 	MayAct bool // the viewer may acknowledge it
+
+	MaySilence bool // the viewer may silence alerts
+	Silenced   bool // it is not sent, and does not count
 }
 
 // AlertsNow is the first part of the overview; a live stream replaces it as a whole.
@@ -66,11 +85,13 @@ type alertGroup []AlertCard
 
 // groups groups the cards in their order; a group is at the position of its first card.
 func (v AlertsNow) groups() (all []alertGroup) {
-	alike := func(a, b alert.Alert) bool {
-		return a.Kind == b.Kind && a.Severity == b.Severity && a.State == b.State && i18n.Has("alert.many."+string(a.Kind))
+	alike := func(x, y AlertCard) bool {
+		a, b := x.Alert, y.Alert
+		return x.Silenced == y.Silenced && a.Kind == b.Kind && a.Severity == b.Severity && a.State == b.State &&
+			i18n.Has("alert.many."+string(a.Kind))
 	}
 	for _, c := range v.Cards {
-		i := slices.IndexFunc(all, func(g alertGroup) bool { return alike(g[0].Alert, c.Alert) })
+		i := slices.IndexFunc(all, func(g alertGroup) bool { return alike(g[0], c) })
 		if i < 0 {
 			all = append(all, alertGroup{c})
 		} else {
@@ -106,12 +127,15 @@ func (g alertGroup) began() time.Time {
 }
 
 // An AlertSettingsPage shows the thresholds of alerts, and the recipients of mails: GET
-// [PathAlertSettings]. Administrators post the form to it, recipients and language to "/mail", and
+// [PathAlertSettings]. Administrators post the form to it, groups to "/groups", recipients and language to "/mail", and
 // an empty form to "/mail/test".
 type AlertSettingsPage struct {
 	Form       forms.Alerts
+	Groups     []forms.Group
 	Recipients string // one per line
 	MailLang   string
+	MailLeast  alert.Severity
+	MailKinds  []alert.Kind
 	Mail       alert.MailStatus
 	Admin      bool
 	Problem    string // why the last change failed, in the page's language
@@ -155,7 +179,7 @@ func (v AlertCard) place(ctx context.Context) (to, key string) {
 var alertTones = map[alert.Severity]tone{alert.Warning: toneWarn, alert.Bad: toneBad}
 
 func (v AlertCard) tone() tone {
-	if v.Alert.State == alert.Ended {
+	if v.Alert.State == alert.Ended || v.Silenced {
 		return toneNone
 	}
 	return alertTones[v.Alert.Severity]

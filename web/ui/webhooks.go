@@ -7,10 +7,12 @@ import (
 	"strings"
 	"time"
 
+	"fleetd/fleet/alert"
 	"fleetd/fleet/webhook"
 )
 
-// PathWebhooks is the list of webhooks, for admins: GET, POST name, url, events.
+// PathWebhooks is the list of webhooks, for admins: GET, POST the fields of a [WebhookForm]. With an id, POST changes
+// the webhook.
 const PathWebhooks = "/settings/webhooks"
 
 // WebhookPath acts on a webhook: "test", "delete", "enable" or "disable".
@@ -21,13 +23,30 @@ type WebhooksPage struct {
 	Rows   []WebhookRow
 	Secret string // of a new webhook: shown once
 
-	Name, URL string   // as they were typed
-	Events    []string // chosen; nil: all
-	Problem   string   // why the last change failed, in the page's language
+	Form    WebhookForm // of a new webhook, as typed
+	Problem string      // why the last change failed, in the page's language
 }
 
-func (v WebhooksPage) wants(event string) bool {
-	return v.Events == nil || slices.Contains(v.Events, event)
+// A WebhookForm is a webhook as typed.
+type WebhookForm struct {
+	ID        string // "" for a new webhook
+	Name, URL string
+	Events    []string // chosen; nil: all
+	Shape     webhook.Shape
+	Chat      string
+	Lang      string
+	Route     alert.Route
+}
+
+func (f WebhookForm) wants(event string) bool {
+	return f.Events == nil || slices.Contains(f.Events, event)
+}
+
+func (f WebhookForm) action() string {
+	if f.ID == "" {
+		return PathWebhooks
+	}
+	return PathWebhooks + "/" + url.PathEscape(f.ID)
 }
 
 // A WebhookRow is a webhook in the settings.
@@ -39,6 +58,21 @@ type WebhookRow struct {
 	OK            bool
 	Status        int
 	Why           string // why it failed, in the page's language
+
+	Form WebhookForm
+	Open bool // its form is open, after a refused change
+}
+
+// routeText describes the alerts that the receiver gets; "" for all.
+func routeText(ctx context.Context, r alert.Route) string {
+	var parts []string
+	if r.Least == alert.Bad {
+		parts = append(parts, t(ctx, "route.only_bad"))
+	}
+	for _, k := range r.Kinds {
+		parts = append(parts, t(ctx, "alert.kind."+string(k)))
+	}
+	return strings.Join(parts, " · ")
 }
 
 // webhookEvents are the events that a webhook can receive.

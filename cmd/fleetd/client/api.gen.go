@@ -82,8 +82,9 @@ type Alert struct {
 	Query string `json:"query"`
 
 	// Severity It may rise while the alert lasts, but never falls
-	Severity string `json:"severity"`
-	State    string `json:"state"`
+	Severity string   `json:"severity"`
+	Silence  *Silence `json:"silence,omitempty"`
+	State    string   `json:"state"`
 
 	// Subject Id of the campaign, or name of the certificate, disk, voice server, plug-in or device that it is about; empty for the fleet
 	Subject string `json:"subject"`
@@ -1291,6 +1292,27 @@ type FloorList struct {
 type Funnel struct {
 	Count int64  `json:"count"`
 	Step  string `json:"step"`
+}
+
+// Group defines model for Group.
+type Group struct {
+	// CriticalPercent Share from which on the alert is bad; 0: never
+	CriticalPercent int64 `json:"critical_percent"`
+
+	// Least Number of devices that must be offline
+	Least int64 `json:"least"`
+
+	// Name Subject of its alert
+	Name string `json:"name"`
+
+	// Query Filter over id, name, board, chip, kind and tag; empty: the whole fleet
+	Query string `json:"query"`
+
+	// SpanMs How long a device must have been offline
+	SpanMs int64 `json:"span_ms"`
+
+	// WarningPercent Share of the devices offline from which on there is a warning
+	WarningPercent int64 `json:"warning_percent"`
 }
 
 // HealthCheck defines model for HealthCheck.
@@ -2549,6 +2571,35 @@ type SignImageInputBody struct {
 	Signature string `json:"signature"`
 }
 
+// Silence defines model for Silence.
+type Silence struct {
+	// Active It has not ended
+	Active    bool       `json:"active"`
+	AlertID   *string    `json:"alert_id"`
+	CreatedAt time.Time  `json:"created_at"`
+	CreatedBy SilencedBy `json:"created_by"`
+	EndedAt   *time.Time `json:"ended_at"`
+	EndedBy   string     `json:"ended_by"`
+	ID        string     `json:"id"`
+
+	// Kind Of the alerts; empty: any
+	Kind string `json:"kind"`
+
+	// Query Filter that all devices of an alert must match; empty: any alert
+	Query  string `json:"query"`
+	Reason string `json:"reason"`
+
+	// Scope Filter of the operator who made it, which the devices must match, too; may be empty
+	Scope string    `json:"scope"`
+	Until time.Time `json:"until"`
+}
+
+// SilencedBy defines model for SilencedBy.
+type SilencedBy struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+}
+
 // Skipped defines model for Skipped.
 type Skipped struct {
 	// Board Time zone of the devices; empty if they have none
@@ -2617,7 +2668,7 @@ type Threshold struct {
 	Enabled bool   `json:"enabled"`
 	Kind    string `json:"kind"`
 
-	// Percent online_dropped: points that the share of devices online fell by; flapping: of the fleet, from which on it is bad; disk_low: of the disk that is free
+	// Percent online_dropped: points that the share of devices online fell by; devices_offline and flapping: of the fleet, from which on it is bad; disk_low: of the disk that is free
 	Percent *int64 `json:"percent,omitempty"`
 
 	// SpanMs The period that the condition covers or must last; see docs/alerts.md
@@ -2630,6 +2681,9 @@ type Thresholds struct {
 
 	// EndAfterMs How long a condition must be clear before its alert ends
 	EndAfterMs int64 `json:"end_after_ms"`
+
+	// Groups Rules of group_offline
+	Groups []Group `json:"groups"`
 
 	// OpenAfterMs How long a condition must hold before its alert opens
 	OpenAfterMs int64 `json:"open_after_ms"`
@@ -2801,10 +2855,13 @@ type UpdateRedactionInputBody struct {
 
 // UpdateThresholdsInputBody defines model for UpdateThresholdsInputBody.
 type UpdateThresholdsInputBody struct {
-	Conditions  *[]Item `json:"conditions,omitempty"`
-	EndAfterMs  *int64  `json:"end_after_ms,omitempty"`
-	OpenAfterMs *int64  `json:"open_after_ms,omitempty"`
-	SettleMs    *int64  `json:"settle_ms,omitempty"`
+	Conditions *[]Item `json:"conditions,omitempty"`
+	EndAfterMs *int64  `json:"end_after_ms,omitempty"`
+
+	// Groups All of them; replaces the previous ones
+	Groups      *[]Group `json:"groups,omitempty"`
+	OpenAfterMs *int64   `json:"open_after_ms,omitempty"`
+	SettleMs    *int64   `json:"settle_ms,omitempty"`
 }
 
 // Upstream defines model for Upstream.

@@ -21,7 +21,7 @@ type table struct {
 var silent = table{silent: true}
 
 var tables = map[string]table{
-	"alert_events": silent, "alerts": {noise: []string{"devices", "params", "query", "quiet_since", "severity"}}, "approvals": {device: "device_id"}, "audit_entries": {}, "board_floors": {},
+	"alert_events": silent, "alerts": {noise: []string{"devices", "params", "query", "quiet_since", "routed", "severity", "silence_id"}}, "approvals": {device: "device_id"}, "audit_entries": {}, "board_floors": {},
 	"call_waits": {}, "calls": {device: "device_id"}, "campaign_images": {}, "campaigns": {noise: []string{"revision"}},
 	"connections": silent, "conversations": {device: "device_id"}, "core_dumps": {device: "device_id"},
 	"deployment_events": {}, "deployments": {device: "device_id"}, "device_configs": silent,
@@ -49,7 +49,7 @@ var tables = map[string]table{
 	"presence_samples": silent, "quarantines": {device: "device_id"}, "release_images": {}, "releases": {},
 	"report_changes": silent, "rotation_devices": silent, "schedule_runs": {},
 	"schedules": {noise: []string{"blocked_code", "blocked_params", "next_due_at", "next_planned_at"}}, "serial_keys": {device: "device_id"}, "sessions": {}, "settings": {},
-	"signing_keys": {}, "snapshots": {device: "device_id"}, "tokens": {noise: []string{"last_used_at"}}, "tool_pins": {},
+	"signing_keys": {}, "silences": {}, "snapshots": {device: "device_id"}, "tokens": {noise: []string{"last_used_at"}}, "tool_pins": {},
 	"tool_quarantines": {device: "device_id"}, "trusted_tools": silent,
 	"upstream_accounts": {device: "device_id"}, "upstream_version": {}, "upstreams": {}, "url_links": silent,
 	"vitals_hours": silent, "vitals_points": silent, "waves": {noise: []string{"verdict_code", "verdict_params"}}, "webhooks": {noise: []string{"last_at", "last_status"}},

@@ -311,7 +311,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.Webhooks = webhook.New(webhook.Options{Store: s.store, Sealer: sealer, PublicURL: s.cfg.PublicURL,
-		Guard: s.outbound, Log: log})
+		Text: chatTexts{s.cfg.PublicURL}.text, Guard: s.outbound, Log: log})
 	s.stages.onStop("webhooks", s.Webhooks.Close)
 	if err := s.Webhooks.SealStored(ctx); err != nil {
 		return nil, err

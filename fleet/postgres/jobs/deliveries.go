@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +17,12 @@ const webhookQueue = "webhooks"
 // deliveryAttempts last some two and a half hours: the pause after attempt n is n^4 seconds.
 const deliveryAttempts = 8
 
-// A Deliverer posts to a webhook. An error requests another attempt.
+// deliveryLasts is how long a delivery is put off for a receiver that gets too many requests; after
+// that, each further one is an attempt.
+const deliveryLasts = 3 * time.Hour
+
+// A Deliverer posts to a webhook. An error requests another attempt, a
+// [webhook.RetryLater] one after a time.
 type Deliverer interface {
 	Deliver(ctx context.Context, j webhook.Job) error
 }
@@ -35,7 +41,12 @@ type deliveryWorker struct {
 func (w *deliveryWorker) Timeout(*river.Job[delivery]) time.Duration { return 30 * time.Second }
 
 func (w *deliveryWorker) Work(ctx context.Context, j *river.Job[delivery]) error {
-	return w.to.Deliver(ctx, j.Args.Job)
+	err := w.to.Deliver(ctx, j.Args.Job)
+	var later *webhook.RetryLater
+	if errors.As(err, &later) && time.Since(j.CreatedAt) < deliveryLasts {
+		return river.JobSnooze(later.After) // is not an attempt
+	}
+	return err
 }
 
 // enqueue adds deliveries in the transaction of the change that they report.
