@@ -455,9 +455,9 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 		tool_usage, tool_usage_days, tool_usage_hours`) // of migration 91
 	exec(`DROP FUNCTION note_device_version, note_device_offer CASCADE`)
 	exec(`ALTER TABLE inventories DROP COLUMN catalogued, DROP COLUMN last_seen`)
-	// Of migrations 93 to 103.
+	// Of migrations 93 to 104.
 	exec(`DROP TABLE origins, log_stream_deliveries, log_streams, redactions, redaction_version, call_digests,
-		record_cosignatures`)
+		record_cosignatures, trend_groups, trend_hours, trend_days, trend_marks`)
 	for _, table := range []string{"calls", "fanouts"} {
 		exec(`ALTER TABLE ` + table + ` DROP COLUMN sealed_arguments`)
 	}
