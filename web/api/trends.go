@@ -27,7 +27,7 @@ type getTrendsInput struct {
 	From    time.Time      `query:"from" doc:"Instead of range; at most 400 days before to"`
 	To      time.Time      `query:"to" doc:"With from. Default: now"`
 	Of      string         `query:"of" maxLength:"220" doc:"Whose figures: board:X, version:X, tag:X, or filter:NAME for a saved filter. Default: the fleet or, with a scope, the devices of the scope"`
-	Metrics []trend.Metric `query:"metric" enum:"devices,versions,boards,signal,connections,crashes,outcomes,tools,conversations" maxItems:"9" doc:"Default: all"`
+	Metrics []trend.Metric `query:"metric" enum:"devices,versions,boards,signal,connections,crashes,outcomes,tools,conversations" maxItems:"9" doc:"List with commas. Default: all"`
 }
 
 // TrendsView is the answer to a question about figures over time.

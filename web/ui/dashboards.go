@@ -113,6 +113,11 @@ func (v DashboardsPage) chart(ctx context.Context, m trends.Metric) dashChart {
 			return cmp.Compare(placeIn(order, a.Key), placeIn(order, b.Key))
 		})
 	}
+	if !m.OfState() {
+		series = slices.DeleteFunc(slices.Clone(series), func(s trends.Series) bool {
+			return !slices.ContainsFunc(s.Values, func(n float64) bool { return n > 0 })
+		})
+	}
 	for i, s := range trends.Largest(series, max(dashParts, len(dashOrders[m]))) {
 		c.layers = append(c.layers, c.layer(ctx, i, s))
 	}
@@ -185,7 +190,7 @@ func (c dashChart) layer(ctx context.Context, i int, s trends.Series) dashLayer 
 	case trends.Signal:
 		l.label, l.class = t(ctx, "dashboards.signal."+s.Key), dashClasses[s.Key]
 	case trends.Connections, trends.Conversations:
-		l.label = t(ctx, "dashboards."+string(c.metric))
+		l.label = t(ctx, "dashboards.total")
 	default:
 		if l.foreign = s.Key != ""; !l.foreign {
 			l.label = t(ctx, "overview.unknown")
@@ -242,14 +247,23 @@ func (c dashChart) empty(ctx context.Context) string {
 	return t(ctx, "dashboards.none."+string(c.metric))
 }
 
-// labels returns the labels of the time axis: of a year, those that fit side by side on a phone.
+// labels returns the labels of the time axis that fit side by side on a phone.
 func (c dashChart) labels(ctx context.Context) (kept []tickMark) {
-	const most = 6
-	all := c.span().ticks(ctx)
+	const most = 4
+	all := c.span().ticks(ctx) // the latest first
+	if len(all) > 1 && all[0].anchor == "end" && tickShare(all[0])-tickShare(all[1]) < 30 {
+		all = all[1:] // it is moved to the left
+	}
 	for i := 0; i < len(all); i += (len(all) + most - 1) / most {
 		kept = append(kept, all[i])
 	}
 	return kept
+}
+
+// tickShare returns the position of a label in percent.
+func tickShare(tick tickMark) float64 {
+	share, _ := strconv.ParseFloat(strings.TrimSuffix(tick.at, "%"), 64)
+	return share
 }
 
 func (c dashChart) span() timeSpan { return timeSpan{c.page.Figures.From, c.page.Figures.To} }
