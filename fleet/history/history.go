@@ -165,8 +165,8 @@ type Store interface {
 var keptFields = []string{"", "id", "name", "board", "chip", "kind", "version", "presence", "tag", "tool", "enrolment",
 	"hold", "retired"}
 
-// checkQuery refuses a query about what is not kept.
-func checkQuery(q fleet.Query) error {
+// CheckQuery refuses a query about what is not kept.
+func CheckQuery(q fleet.Query) error {
 	for _, t := range q.Terms {
 		if !slices.Contains(keptFields, t.Field) {
 			return fleet.Refuse(fleet.ErrInvalid, "no_history_of_field", "field", t.Field).At("q")

@@ -60,7 +60,7 @@ func (s *Service) moment(at, begin time.Time, field string) (time.Time, error) {
 }
 
 func (s *Service) check(ctx context.Context, at *time.Time, q fleet.Query) error {
-	if err := checkQuery(q); err != nil {
+	if err := CheckQuery(q); err != nil {
 		return err
 	}
 	begin, err := s.Begin(ctx)
@@ -130,7 +130,7 @@ func (s *Service) Diff(ctx context.Context, f DiffFilter) (Diff, error) {
 	if f.Field != "" && !slices.Contains(Fields, f.Field) {
 		return Diff{}, fleet.Refuse(fleet.ErrInvalid, "invalid_field", "value", string(f.Field)).At("field")
 	}
-	if err := checkQuery(f.Query); err != nil {
+	if err := CheckQuery(f.Query); err != nil {
 		return Diff{}, err
 	}
 	begin, err := s.Begin(ctx)

@@ -45,6 +45,7 @@ import (
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/trend"
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
 	"fleetd/web/request"
@@ -60,6 +61,7 @@ type Options struct {
 	Calls           *call.Service
 	FanOuts         *call.FanOuts
 	History         *history.Service
+	Trends          *trend.Service
 	Schedules       *schedule.Service
 	Enrolment       *enrolment.Service
 	Rules           *enrolment.Rules
@@ -157,6 +159,7 @@ func newAPI(o Options) *api {
 	a.registerFanOuts()
 	a.registerSchedules()
 	a.registerHistory()
+	a.registerTrends()
 	a.registerImages()
 	a.registerLayouts()
 	a.registerReleases()

@@ -45,6 +45,7 @@ import (
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/trend"
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
 )
@@ -281,6 +282,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	}
 	w.logStreams = logstream.New(logstream.Options{Store: w.store, Log: w.record, Sealer: sealer, Logger: log})
 	w.api = newAPI(Options{Record: w.record, Schedules: w.schedules, History: history.New(w.store, time.Now),
+		Trends:  trend.New(w.store, w.filters, time.Now),
 		Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
 		Operators: w.operators, Filters: w.filters, ToolPins: pins, ToolQuarantines: w.held,

@@ -46,6 +46,7 @@ import (
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/trend"
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
 	"fleetd/internal/bounded"
@@ -69,6 +70,7 @@ type Options struct {
 	Endpoints  *endpoint.Service
 	Plugins    *plugin.Service
 	History    *history.Service
+	Trends     *trend.Service
 	// PluginsDir is the directory of the plug-ins that are files; "" for none.
 	PluginsDir string
 	// Program returns what a program that is a device says about itself; false while it is not

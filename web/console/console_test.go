@@ -46,6 +46,7 @@ import (
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/trend"
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
 	"fleetd/web"
@@ -245,7 +246,7 @@ func (c *site) services(log *slog.Logger) console.Options {
 	}
 	c.logStreams = logstream.New(logstream.Options{Store: c.store, Log: c.record, Sealer: sealer, Logger: log})
 	return console.Options{Record: c.record, LogStreams: c.logStreams, Redaction: c.redaction, Schedules: c.schedules,
-		History: history.New(c.store, time.Now),
+		History: history.New(c.store, time.Now), Trends: trend.New(c.store, c.filters, time.Now),
 		Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,
 		Upstreams: c.upstreams, Alerts: c.alerts, Plugins: newPlugins(c.t, c.store, "", &scriptedRunner{}),

@@ -168,6 +168,7 @@ var reaches = map[string]string{
 	"GET /help":                                                  "viewer own",
 	"GET /import":                                                "operator audience",
 	"GET /history":                                               "viewer list",
+	"GET /dashboards":                                            "viewer list",
 	"GET /schedules":                                             "viewer list",
 	"GET /schedules/new":                                         "operator audience",
 	"GET /schedules/{schedule}":                                  "viewer audience",

@@ -23,6 +23,7 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/schedule"
+	"fleetd/fleet/trend"
 	"fleetd/web/i18n"
 	"fleetd/web/static"
 	"fleetd/web/ui"
@@ -109,6 +110,10 @@ var samples = []sample{
 	{"log-stream", "/settings/log-streams/x", logStreamPage(), false},
 	{"redaction", "/settings/redaction", redactionPage(), false},
 	{"redaction-0", "/settings/redaction", ui.RedactionPage{Problem: "…", DigestProblem: "…"}.Page(), false},
+	{"dashboards", "/dashboards?range=90d", dashboardsPage("", dashboardFigures(), ""), false},
+	{"dashboards-filter", "/dashboards?of=filter:lab", dashboardsPage("filter:lab", dashboardFigures(), ""), false},
+	{"dashboards-0", "/dashboards?of=filter:lab", dashboardsPage("filter:lab", trend.Figures{}, ""), false},
+	{"dashboards-bad", "/dashboards?of=x", dashboardsPage("x", trend.Figures{}, "…"), false},
 	{"history", "/history", historyPage(), false},
 	{"history-none", "/history", ui.HistoryPage{List: list("/history", ""), Begin: now, Now: now, At: now}.Page(), false},
 	{"history-bad", "/history", ui.HistoryPage{List: list("/history", ""), Begin: now, Now: now, At: now, Problem: "…"}.Page(), false},

@@ -32,7 +32,8 @@ type place struct {
 type pageLink struct{ key, path string }
 
 var nav = []place{
-	{"overview", "nav.overview", []pageLink{{"nav.overview", PathHome}}, []string{PathAlerts}},
+	{"overview", "nav.overview", []pageLink{{"nav.overview", PathHome}, {"dashboards.title", PathDashboards}},
+		[]string{PathAlerts}},
 	{"devices", "nav.devices", []pageLink{{"nav.devices", PathDevices}, {"catalogue.title", PathTools}},
 		[]string{PathClaim, PathRules, PathBulk, PathImport, PathHistory, PathPictures}},
 	{"calls", "nav.activity", []pageLink{{"nav.calls", PathCalls}, {"nav.fanouts", PathFanOuts},

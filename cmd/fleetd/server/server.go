@@ -64,6 +64,7 @@ import (
 	"fleetd/fleet/rollout"
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/trend"
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
 	"fleetd/internal/bounded"
@@ -80,6 +81,7 @@ type Server struct {
 	Calls     *call.Service
 	FanOuts   *call.FanOuts
 	History   *history.Service
+	Trends    *trend.Service
 	Schedules *schedule.Service
 	Presences *fleet.Presences
 	Snapshots *picture.Service
@@ -349,6 +351,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Operators.EndIdle(cfg.SessionIdle)
 	s.authority = authority.New(authority.Options{Store: s.store, Changes: s.Operators.Changes})
 	s.Filters = fleet.NewFilters(s.store)
+	s.Trends = trend.New(s.store, s.Filters, time.Now)
 	s.targets = fleet.NewTargets(s.store, s.store)
 	s.Presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: log, Events: s.Events,
 		Node: s.cfg.NodeName, Tap: s.evidence, Attached: s.attached})

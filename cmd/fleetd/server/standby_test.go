@@ -462,7 +462,7 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 		DROP COLUMN route_severity, DROP COLUMN route_kinds`)
 	exec(`DROP TABLE silences`)
 	exec(`DROP TABLE origins, log_stream_deliveries, log_streams, redactions, redaction_version, call_digests,
-		record_cosignatures`)
+		record_cosignatures, trend_groups, trend_hours, trend_days, trend_marks`)
 	for _, table := range []string{"calls", "fanouts"} {
 		exec(`ALTER TABLE ` + table + ` DROP COLUMN sealed_arguments`)
 	}

@@ -2,7 +2,8 @@
 // webhooks, the starts of scheduled runs, and periodic work. Once an hour, and at every
 // start, it creates the partitions of the coming months and deletes records that
 // are past their retention; once an hour it stores the presence of all
-// devices, and deletes files that no record names. The queue is in the database, so that only
+// devices, and deletes files that no record names. Each minute it counts the calls of tools, and the hours that have
+// ended for dashboards. The queue is in the database, so that only
 // one of several processes runs
 // a job, and an interrupted job is resumed.
 //
@@ -34,6 +35,8 @@ type Options struct {
 	Retention postgres.Retention
 	// Usage is the time between two counts of the calls of tools. Default: a minute.
 	Usage time.Duration
+	// Trends is the time between two looks for hours to count for dashboards. Default: a minute.
+	Trends time.Duration
 	// Sweep deletes files that no record names. If it is nil, none are deleted.
 	Sweep func(context.Context) error
 	// Webhooks delivers events. If it is nil, none is queued.
@@ -59,14 +62,18 @@ func New(db *pgxpool.Pool, store *postgres.Store, o Options) (*Jobs, error) {
 	if o.Usage == 0 {
 		o.Usage = time.Minute
 	}
+	if o.Trends == 0 {
+		o.Trends = time.Minute
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &upkeeper{store: store, retention: o.Retention, begun: time.Now(), log: o.Logger})
 	river.AddWorker(workers, &usageCounter{store: store})
-	queues := map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2}}
-	periodic := []*river.PeriodicJob{every(o.Interval), countUsage(o.Usage)}
+	river.AddWorker(workers, &trendCounter{store: store})
+	queues := map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 3}}
+	periodic := []*river.PeriodicJob{every(o.Interval), countUsage(o.Usage), countTrends(o.Trends)}
 	if o.Sweep != nil {
 		river.AddWorker(workers, &fileSweeper{sweep: o.Sweep, log: o.Logger})
 		queues[fileQueue] = river.QueueConfig{MaxWorkers: 1}
