@@ -40,6 +40,7 @@ var tables = map[string]table{
 	"inventory_places": silent, "inventory_tools": silent, "device_versions": silent, "device_offers": silent,
 	"tool_catalogue": {}, "tool_definitions": {}, "tool_usage": silent,
 	"tool_usage_days": silent, "tool_usage_hours": silent,
+	"trend_days": silent, "trend_groups": silent, "trend_hours": silent, "trend_marks": silent,
 	"key_rotations": {}, "known_browsers": {}, "lease": silent,
 	"redactions": {}, "redaction_version": {}, "call_digests": {}, "record_cosignatures": silent,
 	"log_streams": {}, "log_stream_deliveries": silent, "lease_terms": silent, "logins": {noise: []string{"seen_at"}},
