@@ -83,6 +83,7 @@ test('a value that others set appears, but never replaces typed text', async () 
   const set = async volume => {
     const other = await visitor();
     await other.goto(device);
+    await other.click('.quick-volume > summary');
     await other.fill('#act-volume', String(volume));
     await other.click('.quick-volume button');
     await other.waitForSelector('#result >> text=succeeded');
@@ -92,11 +93,13 @@ test('a value that others set appears, but never replaces typed text', async () 
   await eventually('live', () => page.locator('#live-state:not(.lost):not(:empty)').count());
   await set(52);
   await eventually('it appears', async () => await page.inputValue('#act-volume') === '52' && await page.inputValue('#act-volume-range') === '52');
+  await page.click('.quick-volume > summary');
   await page.fill('#act-volume', '9');
-  await page.locator('h1').click(); // removes the focus from the field
+  await page.locator('h1').click(); // removes the focus from the field, and closes its menu
   await set(61);
   await page.waitForSelector('#new-pill:not([hidden])');
   assert.equal(await page.inputValue('#act-volume'), '9');
+  await page.click('.quick-volume > summary');
   await page.click('.quick-volume button');
   await page.waitForSelector('#result >> text=succeeded');
   await set(37);

@@ -59,6 +59,7 @@ task('finding a device', 2, async () => {
 
 task('setting the volume', 3, async () => {
   await jump();
+  await click('.quick-volume > summary');
   await page.fill('#act-volume', '33');
   await click('.quick-volume button');
   await page.waitForSelector('#result >> text=succeeded');
@@ -66,7 +67,7 @@ task('setting the volume', 3, async () => {
 
 task('seeing its screen', 2, async () => {
   await jump();
-  await click('.quick >> text=Take a picture');
+  await click('.device-acts >> text=Take a picture');
   await page.waitForSelector('#result >> text=succeeded');
   await eventually('the picture is shown', () => page.locator('#snapshot img').first().evaluate(i => i.complete && i.naturalWidth > 0));
 });
@@ -87,6 +88,7 @@ test('an act is in the timeline at once, with its outcome', async () => {
   await eventually('it is back', async () => /online/.test(await (await page.request.get(`/devices/${id}`)).text()));
   await page.goto(`/devices/${id}`);
   await eventually('live', () => page.locator('#live-state:not(.lost):not(:empty)').count());
+  await click('.quick-volume > summary');
   await page.fill('#act-volume', '71');
   await click('.quick-volume button');
   await page.waitForSelector('#timeline .line li >> text="volume":71');

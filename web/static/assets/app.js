@@ -279,7 +279,7 @@
     enhance(e.detail.target.isConnected ? e.detail.target : document)
     if (e.detail.target.id !== 'result') return
     $('#result')?.scrollIntoView({ block: 'nearest' })
-    for (const asked of $$('.quick-danger[open]')) asked.open = false // it was confirmed
+    for (const act of $$('.device-acts .menu[open]')) act.open = false // it was sent
   })
   document.addEventListener('htmx:oobAfterSwap', () => { enhance(document); followPage() })
   document.addEventListener('htmx:sendError', () => {
