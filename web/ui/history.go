@@ -1,7 +1,9 @@
 package ui
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -152,6 +154,18 @@ type AdoptionChart struct {
 // maxStack is the number of areas; further versions are among the others.
 const maxStack = 4
 
+// named returns the versions that have an area: those of most devices now.
+func (c AdoptionChart) named() (named []string) {
+	all := slices.Clone(c.Series)
+	slices.SortStableFunc(all, func(a, b history.Series) int {
+		return cmp.Compare(b.Counts[len(b.Counts)-1], a.Counts[len(a.Counts)-1])
+	})
+	for _, s := range all[:min(maxStack, len(all))] {
+		named = append(named, s.Version)
+	}
+	return named
+}
+
 // drawable reports whether there are devices at any moment.
 func (c AdoptionChart) drawable() bool { return c.stack(context.Background()).drawable() }
 
@@ -161,10 +175,10 @@ func (c AdoptionChart) stack(ctx context.Context) stackChart {
 	if len(c.Times) > 0 {
 		s.span = timeSpan{c.Times[0], c.Times[len(c.Times)-1]}
 	}
-	others := c.Others
-	for i, series := range c.Series {
-		if i < maxStack {
-			s.layers = append(s.layers, stackLayer{class: "stack-" + strconv.Itoa(i), label: versionName(ctx, series.Version),
+	others, named := c.Others, c.named()
+	for _, series := range c.Series {
+		if slices.Contains(named, series.Version) {
+			s.layers = append(s.layers, stackLayer{class: "stack-" + strconv.Itoa(len(s.layers)), label: versionName(ctx, series.Version),
 				counts: series.Counts})
 			continue
 		}

@@ -356,10 +356,7 @@ func (v Overview) versionLayers(ctx context.Context) (layers []stackLayer) {
 // namedVersions returns the versions that have a colour: those of the chart over time, if there is one.
 func (v Overview) namedVersions() (named []string) {
 	if v.Adoption.drawable() {
-		for _, s := range v.Adoption.Series[:min(maxStack, len(v.Adoption.Series))] {
-			named = append(named, s.Version)
-		}
-		return named
+		return v.Adoption.named()
 	}
 	for _, c := range v.Versions[:min(maxStack, len(v.Versions))] {
 		named = append(named, c.Value)
