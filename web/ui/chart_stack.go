@@ -49,6 +49,14 @@ func (c stackChart) high() (high int) {
 // drawable reports whether there is anything to draw: an area needs two times.
 func (c stackChart) drawable() bool { return c.high() > 0 && (c.step > 0 || len(c.times) > 1) }
 
+// role returns the role of the drawing: an image has no links.
+func (c stackChart) role() string {
+	if c.links != nil {
+		return "group"
+	}
+	return "img"
+}
+
 // box returns the axes of the chart.
 func (c stackChart) box() trend {
 	box := trend{id: c.id, title: c.title, axis: niceAxis(0, float64(max(c.high(), 4)), 4), span: c.span, reach: c.reach()}

@@ -74,12 +74,16 @@ async function addHostile(page) {
     body: JSON.stringify({ application: { name: 'x'.repeat(60), version: `2.4.2-${'rc'.repeat(28)}` }, board: { type: 'wide-board-'.repeat(6) } }) });
   const path = '/devices/a085e3000099';
   await eventually('the hostile board is listed', async () => (await page.goto(path)).status() === 200);
-  await page.goto(`${path}/configuration`);
-  const form = page.locator(`form[action="${path}/edit"]`);
-  await form.locator('input[name=name]').fill(`\u202e${'مختبر'.repeat(8)}👩‍🔬${'W'.repeat(40)}`);
-  await form.locator('input[name=tags]').fill(Array.from({ length: 8 }, (_, i) => `${'t'.repeat(28)}${i}`).join(' '));
-  await form.locator('button.btn-primary').click();
-  await page.waitForSelector('#device-head >> text=/W{10}/');
+  const edit = async (field, value) => {
+    const menu = page.locator(`#device-head details:has(input[name=${field}])`);
+    await menu.locator('summary').click();
+    await menu.locator(`input[name=${field}]`).fill(value);
+    await menu.locator('button.btn-primary').click();
+  };
+  await edit('name', `\u202e${'مختبر'.repeat(8)}👩‍🔬${'W'.repeat(40)}`);
+  await page.waitForSelector('#device-head h1 >> text=/W{10}/');
+  await edit('tags', Array.from({ length: 8 }, (_, i) => `${'t'.repeat(28)}${i}`).join(' '));
+  await page.waitForSelector('#device-head .tag >> text=/t{10}/');
   return path;
 }
 
