@@ -60,6 +60,8 @@ func newTrendWorld(t *testing.T, age time.Duration) *trendWorld {
 		}
 		w.exec(`UPDATE `+table+` SET `+set, age)
 	}
+	// The database may be a copy of one that was created in an earlier hour.
+	w.exec(`UPDATE history_start SET at = $1, versions_at = $1`, w.now.Add(30*time.Minute-age))
 	w.exec(`DELETE FROM device_states WHERE ended_at < 'infinity'`)
 	w.exec(`UPDATE device_states SET begun_at = (SELECT at FROM history_start)`)
 	return w
