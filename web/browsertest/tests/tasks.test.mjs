@@ -111,15 +111,17 @@ task('learning why a call failed', 2, async () => {
   await page.goto(`/devices/${id}/tools/self.reboot`);
   const word = await page.locator('.tool-form input[name=confirm]').getAttribute('data-confirm');
   const restart = () => { back = false; return post('self.reboot', new URLSearchParams({ confirm: word }).toString()).then(() => { back = true; }); };
+  const failures = '#calls-day .key a[href*="state="]:not([href*="state=succeeded"])';
   let back, reboot = restart();
   await eventually('a call to a device that restarts fails', async () => {
     if (back) reboot = restart(); // the call was too late
     await post('self.get_device_status', '');
     await page.goto('/');
-    return await page.locator('main a[href^="/calls/"]').count() > 0;
+    return await page.locator(failures).count() > 0;
   });
   await reboot;
-  await click('main a[href^="/calls/"]');
+  await click(failures);
+  await click('tbody tr a[href^="/calls/"]');
   await page.waitForURL(/\/calls\/[0-9a-f-]{36}$/);
   assert.match(await page.locator('main').innerText(), /connect|offline/);
 });
