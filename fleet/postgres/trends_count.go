@@ -72,7 +72,8 @@ func (s *Store) CountTrends(ctx context.Context, now time.Time) (hours int, err 
 	return hours, s.forgetTrends(ctx, now)
 }
 
-// addTrendHours adds the hours since the newest known one; at first those of which states of devices are known.
+// addTrendHours adds the hours since the newest known one. The first run adds each hour for which the history has
+// states of devices.
 func (s *Store) addTrendHours(ctx context.Context, now time.Time) error {
 	_, err := s.db.Exec(ctx, `
 		INSERT INTO trend_marks (hour)

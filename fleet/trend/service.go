@@ -102,7 +102,7 @@ func (s *Service) Figures(ctx context.Context, q Question) (Figures, error) {
 			return Figures{}, fleet.Refuse(fleet.ErrInvalid, "invalid_metric", "value", fleet.CleanText(string(m), 40)).At("metric")
 		}
 	}
-	if fleet.ToolScopeOf(ctx) != nil { // figures do not say of which tools a principal may know
+	if fleet.ToolScopeOf(ctx) != nil { // figures do not separate the tools that a principal may see from others
 		metrics = slices.DeleteFunc(slices.Clone(metrics), Metric.ofCalls)
 	}
 	g, err := s.group(ctx, q.Of)
