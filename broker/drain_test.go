@@ -143,6 +143,11 @@ func TestDrainWaitsForBusyDevices(t *testing.T) {
 		fleettest.Eventually(t, want, func() bool { return dom.count(want) == 1 })
 	}
 	gone(running)
+	// The edge counts a move after the disconnection is reported.
+	fleettest.Eventually(t, "the move is counted", func() bool {
+		d, _ := b.edge.Draining()
+		return d.Moved > 0
+	})
 	if d, _ := b.edge.Draining(); d.Moved != 1 {
 		t.Errorf("the device in a conversation moved: %+v", d)
 	}

@@ -297,9 +297,10 @@ func (a *attempt) close(state fleet.CallState, err *fleet.CallError) {
 }
 
 // finish stores the outcome and announces it. If the database is unavailable, finish retries
-// for a while: the call was made, and its outcome must not be lost.
+// for a moment and leaves the outcome to the settler then, which keeps trying: the caller, and
+// those whose calls wait for the same device, get an answer soon.
 func (a *attempt) finish() (err error) {
-	const timeout, longest = 5 * time.Minute, 5 * time.Second
+	const timeout, longest = recordTimeout, time.Second
 	stopping := a.calls.life.Done()
 	for wait, waited := 100*time.Millisecond, time.Duration(0); waited < timeout; wait = min(2*wait, longest) {
 		if err = a.calls.o.Store.FinishCall(context.Background(), a.call); err == nil || errors.Is(err, fleet.ErrInvalid) {

@@ -338,6 +338,55 @@ func TestCallIsNotSentWithoutRecord(t *testing.T) {
 	}
 }
 
+// While the database is away, the caller of a call that was made, and the one whose call waits behind it,
+// get an answer soon. The outcome is stored when the database is back.
+func TestOutcomeThatIsNotStoredDelaysNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		back := time.Now().Add(time.Minute)
+		b.store.Fail = func(op string) error {
+			if op != "insert" && time.Now().Before(back) && len(b.store.All()) == 2 {
+				return fleet.ErrUnavailable
+			}
+			return nil
+		}
+		b.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+			time.Sleep(time.Second)
+			return fleettest.Text("true"), nil
+		})
+		r := volumeCall(`{"volume":1}`)
+		r.Actor, r.Device = ann, unit
+		var both sync.WaitGroup
+		refusals := make([]string, 2)
+		for i := range refusals {
+			both.Go(func() {
+				time.Sleep(time.Duration(i) * 100 * time.Millisecond)
+				asked := time.Now()
+				_, err := b.Make(t.Context(), r)
+				var refusal *fleet.Error
+				if errors.As(err, &refusal) {
+					refusals[i] = refusal.Code
+				}
+				if took := time.Since(asked); took > 10*time.Second {
+					t.Errorf("caller %d was answered after %v: %v", i, took, err)
+				}
+			})
+		}
+		both.Wait()
+		if want := []string{"outcome_not_recorded", "not_recorded"}; !slices.Equal(refusals, want) {
+			t.Errorf("the callers were told %q, want %q", refusals, want)
+		}
+		time.Sleep(time.Until(back) + 10*time.Second)
+		states := map[fleet.CallState]int{}
+		for _, c := range b.store.All() {
+			states[c.State]++
+		}
+		if states[fleet.CallSucceeded] != 1 || states[fleet.CallCanceled] != 1 {
+			t.Errorf("on record when the database is back: %v", states)
+		}
+	})
+}
+
 // A database that hangs delays the record and the call. When it returns, the caller has gone.
 func TestCallIsNotSentLongAfterItWasMade(t *testing.T) {
 	for _, busy := range []bool{false, true} {
