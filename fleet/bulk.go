@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -29,16 +30,18 @@ const (
 // BulkActs lists every act.
 var BulkActs = []BulkAct{BulkTag, BulkUntag, BulkHold, BulkRelease, BulkRetire}
 
-// bulkActs maps each act to the role that it needs on each device, and to its code in errors.
+// bulkActs maps each act to the role that it needs on each device, to its code in errors, and to the
+// act that takes it back.
 var bulkActs = map[BulkAct]struct {
 	need Role
 	act  string
+	undo BulkAct
 }{
-	BulkTag:     {RoleOperator, "change_device"},
-	BulkUntag:   {RoleOperator, "change_device"},
-	BulkHold:    {RoleOperator, "hold_device"},
-	BulkRelease: {RoleOperator, "release_device"},
-	BulkRetire:  {RoleAdmin, "retire_device"},
+	BulkTag:     {RoleOperator, "change_device", BulkUntag},
+	BulkUntag:   {RoleOperator, "change_device", BulkTag},
+	BulkHold:    {RoleOperator, "hold_device", BulkRelease},
+	BulkRelease: {RoleOperator, "release_device", ""},
+	BulkRetire:  {RoleAdmin, "retire_device", ""},
 }
 
 // Role returns the lowest role that may do the act to a device.
@@ -83,6 +86,10 @@ type BulkResult struct {
 	Matched int
 	Targets int              // devices that the act changes
 	Skipped []SkippedDevices // by reason, most first
+
+	// Undo has the requests that take the act back on exactly the devices that it changed. They lack the
+	// Actor. Without any, it cannot be taken back.
+	Undo []BulkRequest
 }
 
 // A DeviceChange is the change of one device.
@@ -129,7 +136,7 @@ func (s *Devices) PreviewBulk(ctx context.Context, r BulkRequest) (BulkResult, e
 		}
 		t.judge(r, page, devices)
 	}
-	return t.result(), nil
+	return t.result(r.Act), nil
 }
 
 // Bulk applies one act to every device that it does not skip or, if it fails, to none.
@@ -160,7 +167,7 @@ func (s *Devices) Bulk(ctx context.Context, r BulkRequest) (BulkResult, error) {
 		return BulkResult{}, err
 	}
 	s.changedMany(t.changed, r.Act)
-	return t.result(), nil
+	return t.result(r.Act), nil
 }
 
 // prepareBulk checks the request and finds its devices.
@@ -267,6 +274,7 @@ type bulkTally struct {
 	matched int
 	changed []DeviceID
 	skipped SkippedTally
+	undo    map[string][]DeviceID // by tag gained or lost; "" for holds that began
 }
 
 // judge counts the devices of the ids and returns the changes of those that change.
@@ -289,13 +297,41 @@ func (t *bulkTally) judge(r BulkRequest, ids []DeviceID, devices []Device) []Dev
 			continue
 		}
 		t.changed = append(t.changed, id)
+		t.noteUndo(r, *d)
 		changes = append(changes, DeviceChange{id, patch})
 	}
 	return changes
 }
 
-func (t *bulkTally) result() BulkResult {
-	return BulkResult{Matched: t.matched, Targets: len(t.changed), Skipped: t.skipped.Groups()}
+func (t *bulkTally) result(act BulkAct) BulkResult {
+	result := BulkResult{Matched: t.matched, Targets: len(t.changed), Skipped: t.skipped.Groups()}
+	for _, tag := range slices.Sorted(maps.Keys(t.undo)) {
+		undo := BulkRequest{Act: bulkActs[act].undo, Devices: t.undo[tag]}
+		if tag != "" {
+			undo.Tags = []string{tag}
+		}
+		result.Undo = append(result.Undo, undo)
+	}
+	return result
+}
+
+// noteUndo notes what the act changes of a device: a tag that it had before stays.
+func (t *bulkTally) noteUndo(r BulkRequest, before Device) {
+	if t.undo == nil {
+		t.undo = make(map[string][]DeviceID)
+	}
+	switch r.Act {
+	case BulkTag, BulkUntag:
+		for _, tag := range r.Tags {
+			if slices.Contains(before.Tags, tag) == (r.Act == BulkUntag) {
+				t.undo[tag] = append(t.undo[tag], before.ID)
+			}
+		}
+	case BulkHold:
+		if !before.Hold.Active(t.now) {
+			t.undo[""] = append(t.undo[""], before.ID)
+		}
+	}
 }
 
 var holdChanges = map[BulkAct]HoldChange{BulkHold: HoldBegan, BulkRelease: HoldEnded}

@@ -49,21 +49,22 @@ const (
 	Opened   Event = "opened"   // its condition has held for long enough
 	Worsened Event = "worsened" // its severity rose, or its devices have doubled since it was acknowledged
 	Acked    Event = "acknowledged"
-	Closed   Event = "ended" // its condition has not held for long enough
+	Unacked  Event = "reopened" // who acknowledged it took that back
+	Closed   Event = "ended"    // its condition has not held for long enough
 
 	Silenced   Event = "silenced"   // a silence applies to it
 	Unsilenced Event = "unsilenced" // no silence applies any more, and its condition holds
 )
 
 // Events lists every event.
-var Events = []Event{Opened, Worsened, Acked, Closed, Silenced, Unsilenced}
+var Events = []Event{Opened, Worsened, Acked, Unacked, Closed, Silenced, Unsilenced}
 
 // next is the state machine: it maps a state and an event to the new state. Missing entries
 // are impossible. "" is the state before the alert exists.
 var next = map[Status]map[Event]Status{
 	"":           {Opened: Open},
 	Open:         {Worsened: Open, Acked: Acknowledged, Closed: Ended, Silenced: Open, Unsilenced: Open},
-	Acknowledged: {Worsened: Open, Closed: Ended, Silenced: Acknowledged, Unsilenced: Acknowledged},
+	Acknowledged: {Worsened: Open, Unacked: Open, Closed: Ended, Silenced: Acknowledged, Unsilenced: Acknowledged},
 	Ended:        {},
 }
 

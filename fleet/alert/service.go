@@ -235,6 +235,32 @@ func (s *Service) Acknowledge(ctx context.Context, by fleet.Principal, id uuid.U
 	return c.Alert, nil
 }
 
+// Reopen takes back the principal's acknowledgement of an alert.
+func (s *Service) Reopen(ctx context.Context, by fleet.Principal, id uuid.UUID) (Alert, error) {
+	if err := by.May(fleet.RoleOperator, "acknowledge_alerts"); err != nil {
+		return Alert{}, err
+	}
+	a, err := s.o.Store.Alert(ctx, id)
+	if err != nil {
+		return Alert{}, err
+	}
+	c := Change{Alert: a, From: a.State, Event: Unacked, At: s.o.Now(), By: by}
+	to, ok := Next(a.State, Unacked)
+	if !ok || a.AckedBy.Kind != by.Kind || a.AckedBy.ID != by.ID {
+		return Alert{}, fleet.Refuse(fleet.ErrConflict, "alert_not_yours")
+	}
+	c.Alert.State, c.Alert.Note = to, ""
+	err = s.o.Store.ChangeAlert(ctx, c)
+	if errors.Is(err, fleet.ErrConflict) {
+		return Alert{}, fleet.Refuse(fleet.ErrConflict, "alert_not_yours")
+	}
+	if err != nil {
+		return Alert{}, err
+	}
+	s.changed(ctx, []uuid.UUID{id})
+	return c.Alert, nil
+}
+
 func notOpen(a Alert) error {
 	if a.State == Ended {
 		return fleet.Refuse(fleet.ErrConflict, "alert_not_open.ended")

@@ -266,7 +266,7 @@ func (s *Service) store(ctx context.Context, c Change) bool {
 
 // log logs the events that fleetd decides.
 func (s *Service) log(c Change) {
-	if c.Event == "" || c.Event == Acked {
+	if c.Event == "" || c.Event == Acked || c.Event == Unacked {
 		return
 	}
 	s.o.Log.Info("alert "+string(c.Event), "kind", c.Alert.Kind, "subject", c.Alert.Subject,

@@ -340,7 +340,7 @@ func TestCallIsNotSentWithoutRecord(t *testing.T) {
 
 // While the database is away, the caller of a call that was made, and the one whose call waits behind it,
 // get an answer soon. The outcome is stored when the database is back.
-func TestOutcomeThatIsNotStoredDelaysNobody(t *testing.T) {
+func TestOutcomeThatIsNotStoredDelaysNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		back := time.Now().Add(time.Minute)

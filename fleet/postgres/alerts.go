@@ -158,6 +158,9 @@ func (s *Store) ChangeAlert(ctx context.Context, c alert.Change) error {
 					acked_count = devices, note = $9
 				WHERE id = $1 AND state = $2`, a.ID, c.From, a.State, a.AckedBy.Kind, cleanText(a.AckedBy.ID),
 				cleanText(a.AckedBy.Name), a.AckedBy.Role, a.AckedAt, cleanText(a.Note))
+		case c.Event == alert.Unacked:
+			err = changeOne(ctx, tx, `UPDATE alerts SET state = $3, note = '' WHERE id = $1 AND state = $2`, a.ID, c.From,
+				a.State)
 		default:
 			err = changeOne(ctx, tx, `
 				UPDATE alerts SET state = $3, severity = $4, devices = $5, params = $6::json, query = $7, quiet_since = $8,
@@ -171,11 +174,18 @@ func (s *Store) ChangeAlert(ctx context.Context, c alert.Change) error {
 		if err != nil {
 			return err
 		}
-		if err := s.recordAlert(ctx, tx, c); err != nil || c.Event != alert.Acked {
+		if err := s.recordAlert(ctx, tx, c); err != nil {
 			return err
 		}
-		return writeAudit(ctx, tx, c.By, "alert.acknowledge", a.ID.String(), map[string]any{"kind": a.Kind,
-			"subject": a.Subject, "devices": a.Devices, "note": a.Note})
+		subject := map[string]any{"kind": a.Kind, "subject": a.Subject, "devices": a.Devices}
+		switch c.Event {
+		case alert.Acked:
+			subject["note"] = a.Note
+			return writeAudit(ctx, tx, c.By, "alert.acknowledge", a.ID.String(), subject)
+		case alert.Unacked:
+			return writeAudit(ctx, tx, c.By, "alert.reopen", a.ID.String(), subject)
+		}
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("alert %s of %s: %w", a.ID, a.Kind, domainError(err))

@@ -61,13 +61,13 @@ type Webhook struct {
 // Gets returns the event that the webhook gets for an event of an alert, "" if it gets none. before
 // reports whether the alert was within the route earlier, within whether it is now; both are true
 // without a route. A receiver gets an alert that comes into its route later as opened, and so it
-// gets an alert whose silence has ended.
+// gets an alert whose silence has ended, and one whose acknowledgement was taken back.
 func (w Webhook) Gets(e alert.Event, before, within bool) EventKind {
 	kind := OfAlert(e)
 	switch {
 	case e == alert.Silenced || e == "" && before || !before && (e == alert.Closed || !within):
 		return ""
-	case e == alert.Unsilenced || e == "" || !before && slices.Contains(w.Events, AlertOpened):
+	case e == alert.Unsilenced || e == alert.Unacked || e == "" || !before && slices.Contains(w.Events, AlertOpened):
 		kind = AlertOpened
 	}
 	if !slices.Contains(w.Events, kind) {

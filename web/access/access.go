@@ -28,7 +28,7 @@ const (
 	// Part is a part of the fleet that the principal chooses, within its scope. It requires the role on
 	// some devices, and access to all of them: what is chosen from counts the whole fleet.
 	Part Reach = "part"
-	// Own is the principal's own session, password or preferences.
+	// Own is the principal's own session, password, preferences or latest acts.
 	Own Reach = "own"
 )
 

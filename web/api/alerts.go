@@ -25,6 +25,10 @@ func (a *api) registerAlerts() {
 		role: fleet.RoleOperator, reach: access.Fleet, models: fleet.ModelsNever, noun: "alert", summary: "Acknowledge an alert",
 		about: "Records that somebody is looking into it. The alert ends once its condition has been clear for a while."},
 		a.acknowledgeAlert)
+	register(a, operation{id: "reopen-alert", method: http.MethodPost, path: "/alerts/{id}/reopen",
+		role: fleet.RoleOperator, reach: access.Fleet, models: fleet.ModelsNever, noun: "alert",
+		summary: "Take back an acknowledgement", about: "Only who acknowledged the alert may. Webhooks get it as alert.opened."},
+		a.reopenAlert)
 	register(a, operation{id: "get-alert-thresholds", method: http.MethodGet, path: "/alerts/thresholds",
 		role: fleet.RoleViewer, reach: access.Fleet, models: fleet.ModelsMay, summary: "Get alert thresholds"},
 		a.getAlertThresholds)
@@ -102,10 +106,10 @@ type alertWithHistory struct {
 
 type alertRecordView struct {
 	At       time.Time      `json:"at"`
-	Event    alert.Event    `json:"event" enum:"opened,worsened,acknowledged,ended,silenced,unsilenced"`
+	Event    alert.Event    `json:"event" enum:"opened,worsened,acknowledged,reopened,ended,silenced,unsilenced"`
 	Severity alert.Severity `json:"severity" enum:"warning,bad"`
 	Devices  int            `json:"devices"`
-	By       string         `json:"by" doc:"Who acknowledged or silenced it; empty: fleetd itself"`
+	By       string         `json:"by" doc:"Who acknowledged, reopened or silenced it; empty: fleetd itself"`
 	Note     string         `json:"note"`
 }
 
@@ -132,6 +136,14 @@ type acknowledgeInput struct {
 func (a *api) acknowledgeAlert(ctx context.Context, by fleet.Principal, in *acknowledgeInput) (*answer[AlertView],
 	error) {
 	found, err := a.Alerts.Acknowledge(ctx, by, in.uuid(), in.Body.Note)
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(alertOf(found, time.Now())), nil
+}
+
+func (a *api) reopenAlert(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[AlertView], error) {
+	found, err := a.Alerts.Reopen(ctx, by, in.uuid())
 	if err != nil {
 		return nil, err
 	}

@@ -114,10 +114,16 @@ func (s *Server) silenceAlerts(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	form := forms.PostedSilence(r.PostForm)
 	request, err := form.Read(viewerOf(ctx).zone)
+	var undo takeBack
 	if err == nil {
-		_, err = s.Alerts.Silence(ctx, viewerOf(ctx).actor(), request)
+		made, failed := s.Alerts.Silence(ctx, viewerOf(ctx).actor(), request)
+		undo = func(ctx context.Context, by fleet.Principal) error {
+			_, err := s.Alerts.EndSilence(ctx, by, made.ID)
+			return err
+		}
+		err = failed
 	}
-	return s.silencesChanged(r, "flash.alert_silenced", form, err)
+	return s.silencesChanged(r, "flash.alert_silenced", form, err, undo)
 }
 
 func (s *Server) endSilence(r *http.Request) (answer, error) {
@@ -129,14 +135,15 @@ func (s *Server) endSilence(r *http.Request) (answer, error) {
 		return answer{}, errNoPage
 	}
 	_, err = s.Alerts.EndSilence(r.Context(), viewerOf(r.Context()).actor(), id)
-	return s.silencesChanged(r, "flash.silence_ended", forms.Silence{For: forms.SilenceTimes[1]}, err)
+	return s.silencesChanged(r, "flash.silence_ended", forms.Silence{For: forms.SilenceTimes[1]}, err, nil)
 }
 
-func (s *Server) silencesChanged(r *http.Request, key string, form forms.Silence, err error) (answer, error) {
+func (s *Server) silencesChanged(r *http.Request, key string, form forms.Silence, err error,
+	undo takeBack) (answer, error) {
 	ctx := r.Context()
 	switch {
 	case err == nil:
-		s.flash(ctx, ui.Flash{Text: text(ctx, key)})
+		s.flash(ctx, s.undoable(ctx, ui.Flash{Text: text(ctx, key)}, undo))
 		if next := localPath(r.PostFormValue("next")); next != ui.PathHome || r.PostFormValue("next") == ui.PathHome {
 			return goTo(next)
 		}
@@ -190,7 +197,12 @@ func (s *Server) acknowledgeAlert(r *http.Request) (answer, error) {
 	_, err = s.Alerts.Acknowledge(ctx, viewerOf(ctx).actor(), page.Card.Alert.ID, r.PostFormValue("note"))
 	switch {
 	case err == nil:
-		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.alert_acknowledged"), Link: ui.AlertPath(page.Card.Alert.ID.String())})
+		id := page.Card.Alert.ID
+		done := ui.Flash{Text: text(ctx, "flash.alert_acknowledged"), Link: ui.AlertPath(id.String())}
+		s.flash(ctx, s.undoable(ctx, done, func(ctx context.Context, by fleet.Principal) error {
+			_, err := s.Alerts.Reopen(ctx, by, id)
+			return err
+		}))
 		return goTo(localPath(r.PostFormValue("next")))
 	case statusOf(err) >= http.StatusInternalServerError || errors.Is(err, fleet.ErrNotFound):
 		return answer{}, err

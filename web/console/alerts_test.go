@@ -40,6 +40,12 @@ func TestAlertsOnPages(t *testing.T) {
 	if len(c.as(fleet.RoleViewer).get("/").find("form[action="+at+"/acknowledge]")) != 0 {
 		t.Error("a viewer has a form to acknowledge it")
 	}
+	b.post(at+"/acknowledge", url.Values{}).wantRedirect("/")
+	b.post(b.get("/").undoOf(), url.Values{}).wantRedirect("/")
+	if now := c.alerts.Current(fleet.Principal{Role: fleet.RoleViewer}); now[0].State != alert.Open {
+		t.Errorf("the acknowledgement was not taken back: %s", now[0].State)
+	}
+	b.get(at).says("Acknowledgement taken back")
 	b.post(at+"/acknowledge", url.Values{"note": {"new <b>board"}, "next": {"//evil.example"}}).wantRedirect("/")
 	b.get(at).says("new <b>board")
 	b.get("/").wantText("title", "Overview · fleetd")

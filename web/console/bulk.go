@@ -195,6 +195,6 @@ func (s *Server) applyBulk(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	s.flash(ctx, ui.Flash{Text: ui.BulkDone(inLanguage(ctx), request, done)})
+	s.flash(ctx, s.undoable(ctx, ui.Flash{Text: ui.BulkDone(inLanguage(ctx), request, done)}, s.undoBulk(done)))
 	return goTo(page.Next)
 }

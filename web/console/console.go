@@ -147,6 +147,7 @@ type Server struct {
 	summaries    summaryCache
 	filterCounts filterCounts
 	progress     progresses
+	undos        *undos
 	started      time.Time
 }
 
@@ -173,7 +174,8 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{Options: o, public: public, streams: newStreams(), claims: newClaims(), started: o.Now().UTC(),
 		filterCounts: filterCounts{scopes: bounded.New[string, *countedFilters](countedScopes)},
-		progress:     progresses{all: bounded.New[uuid.UUID, *progressEntry](maxProgresses)}}
+		progress:     progresses{all: bounded.New[uuid.UUID, *progressEntry](maxProgresses)},
+		undos:        bounded.New[uuid.UUID, undo](maxUndos)}
 	s.sessions = s.newSessions(public.Scheme == "https")
 	return s, nil
 }

@@ -47,11 +47,11 @@ func (s *Server) editDevice(r *http.Request) (answer, error) {
 	if r.PostForm.Has("transport") {
 		patch.Transport = new(fleet.Transport(r.PostFormValue("transport")))
 	}
-	_, err = s.Devices.Update(r.Context(), viewerOf(r.Context()).actor(), d.ID, patch)
+	after, err := s.Devices.Update(r.Context(), viewerOf(r.Context()).actor(), d.ID, patch)
 	if errors.Is(err, fleet.ErrInvalid) {
 		return s.editAgain(r, d, patch, err)
 	}
-	return s.acted(r, d, "flash.saved", err)
+	return s.actedUndoable(r, d, "flash.saved", err, s.undoChange(d, after, patch))
 }
 
 func (s *Server) editAgain(r *http.Request, d fleet.Device, p fleet.DevicePatch, problem error) (answer, error) {
@@ -95,8 +95,8 @@ func (s *Server) holdDevice(r *http.Request) (answer, error) {
 	if hours > 0 {
 		until = new(s.now().Add(time.Duration(hours) * time.Hour))
 	}
-	_, err = s.Devices.Hold(r.Context(), viewerOf(r.Context()).actor(), d.ID, r.PostFormValue("reason"), until)
-	return s.acted(r, d, "flash.held", err)
+	after, err := s.Devices.Hold(r.Context(), viewerOf(r.Context()).actor(), d.ID, r.PostFormValue("reason"), until)
+	return s.actedUndoable(r, d, "flash.held", err, s.undoHold(d, after))
 }
 
 func (s *Server) releaseDevice(r *http.Request) (answer, error) {
@@ -104,8 +104,8 @@ func (s *Server) releaseDevice(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	_, err = s.Devices.Release(r.Context(), viewerOf(r.Context()).actor(), d.ID)
-	return s.acted(r, d, "flash.released", err)
+	after, err := s.Devices.Release(r.Context(), viewerOf(r.Context()).actor(), d.ID)
+	return s.actedUndoable(r, d, "flash.released", err, s.undoHold(d, after))
 }
 
 func (s *Server) approveDevice(r *http.Request) (answer, error) {
@@ -160,13 +160,20 @@ var errNotConfirmed = fleet.Refuse(fleet.ErrInvalid, "not_confirmed.typed")
 // acted redirects to the page with the button, and shows there that the act succeeded, or why it
 // failed.
 func (s *Server) acted(r *http.Request, d fleet.Device, key string, err error) (answer, error) {
+	return s.actedUndoable(r, d, key, err, nil)
+}
+
+// actedUndoable is acted for an act that undo takes back; nil if nothing does.
+func (s *Server) actedUndoable(r *http.Request, d fleet.Device, key string, err error,
+	undo takeBack) (answer, error) {
 	switch {
 	case errors.Is(err, fleet.ErrConflict), errors.Is(err, fleet.ErrInvalid):
 		s.flash(r.Context(), ui.Flash{Bad: true, Text: explain(r.Context(), err)})
 	case err != nil:
 		return answer{}, err
 	default:
-		s.flash(r.Context(), ui.Flash{Text: text(r.Context(), key, "device", d.Title())})
+		done := ui.Flash{Text: text(r.Context(), key, "device", d.Title())}
+		s.flash(r.Context(), s.undoable(r.Context(), done, undo))
 	}
 	if next := localPath(r.PostFormValue("next")); next != ui.PathHome {
 		return goTo(next)

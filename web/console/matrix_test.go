@@ -35,7 +35,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		"{policy}", uuid.NewString(), "{approval}", uuid.NewString(), "{webhook}", uuid.NewString(),
 		"{upstream}", uuid.NewString(), "{alert}", uuid.NewString(), "{conversation}", uuid.NewString(),
 		"{session}", uuid.NewString(), "{plugin}", "weather", "{endpoint}", "pc", "{node}", "edge-1",
-		"{schedule}", uuid.NewString(), "{stream}", uuid.NewString())
+		"{schedule}", uuid.NewString(), "{stream}", uuid.NewString(), "{undo}", uuid.NewString())
 	viewers := map[fleet.Role]*browser{"": c.browser()}
 	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
 		viewers[role] = c.as(role)
@@ -295,6 +295,7 @@ var reaches = map[string]string{
 	"POST /import":                                               "operator audience",
 	"POST /import/apply":                                         "operator audience",
 	"POST /preferences":                                          "anyone own",
+	"POST /undo/{undo}":                                          "operator own",
 	"POST /settings/cluster/{node}/drain":                        "admin fleet",
 	"POST /settings/cluster/{node}/drain/cancel":                 "admin fleet",
 	"POST /settings/account/sessions/end":                        "viewer own",

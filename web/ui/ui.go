@@ -68,6 +68,7 @@ type Flash struct {
 	Bad  bool
 	Text string
 	Link string // record of the act; "" for none
+	Undo string // address that takes the act back; "" for none
 }
 
 type pageKey struct{}

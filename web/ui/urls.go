@@ -18,6 +18,7 @@ const (
 	PathDevices     = "/devices"     // GET q, view, columns, sort, desc, limit, cursor
 	PathBulk        = "/bulk"        // GET act, all and q or d..., tags, reason, hours, next; POST also ids, step, confirm
 	PathComplete    = "/complete"    // GET q: the filter of a device list, up to the cursor
+	PathUndo        = "/undo"        // "/undo/{id}": POST next
 	PathExport      = "/devices.csv" // GET q, column..., bom
 	PathImport      = "/import"      // GET page, POST file; "apply": POST csv, digest
 	PathFilters     = "/filters"     // POST name, title, with q in the address
@@ -54,6 +55,9 @@ func CallPath(id string) string { return PathCalls + "/" + url.PathEscape(id) }
 func FanOutPath(id string, parts ...string) string {
 	return strings.Join(append([]string{PathFanOuts, url.PathEscape(id)}, parts...), "/")
 }
+
+// UndoPath takes back the act with the id.
+func UndoPath(id string) string { return PathUndo + "/" + url.PathEscape(id) }
 
 // FilterPath acts on a saved filter; parts are "rename" or "delete".
 func FilterPath(id string, parts ...string) string {

@@ -526,6 +526,13 @@ var rows = map[string]row{
 		ask: func(w *world, p *principal, s side) request {
 			return request{args: w.keep("alert", s, func() thing { return thing{"id": w.alert()} }), body: obj{"note": "seen"}}
 		}},
+	"reopen-alert": {need: asOperator, reach: onFleet, writes: list("alerts", "alert_events"),
+		ask: func(w *world, p *principal, s side) request {
+			id := w.alert()
+			w.exec(`UPDATE alerts SET state = 'acknowledged', acked_kind = $2, acked_id = $3, acked_name = 'p', acked_role = $4,
+				acked_at = now() WHERE id = $1`, id, string(p.kind), p.id, string(p.role))
+			return request{args: map[string]string{"id": id}}
+		}},
 	// Of an alert about no device, which a scope never covers.
 	"create-silence": {need: asOperator, reach: onFleet, writes: list("silences"),
 		ask: just(func(w *world, s side) any { return silence(w, s) })},

@@ -669,8 +669,14 @@
     refreshCountdowns()
   }
 
-  // Success messages disappear again; error messages stay.
-  for (const note of $$('[data-leaves]')) setTimeout(() => note.remove(), 8000)
+  // Success messages leave after ten seconds, but not while the pointer or the focus is on them;
+  // error messages stay.
+  function leave(note) {
+    if (note.matches(':hover, :focus-within')) return setTimeout(leave, 2000, note)
+    note.classList.add('leaving')
+    setTimeout(() => note.remove(), 150)
+  }
+  for (const note of $$('[data-leaves]')) setTimeout(leave, 10_000, note)
 
   enhance(document)
   followPage()
