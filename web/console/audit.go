@@ -10,6 +10,7 @@ import (
 	"fleetd/fleet/heavy"
 	"fleetd/fleet/origin"
 	"fleetd/web/access"
+	"fleetd/web/forms"
 	"fleetd/web/request"
 	"fleetd/web/ui"
 )
@@ -38,10 +39,10 @@ func auditFilter(l ui.ListURL, zone *time.Location) (f audit.Filter, err error) 
 	if f.Address, err = audit.ParseAddress(l.Get("address")); err != nil {
 		return f, err
 	}
-	if f.Since, err = moment(l.Get("since"), zone); err != nil {
+	if f.Since, err = forms.Moment(l.Get("since"), zone); err != nil {
 		return f, err
 	}
-	f.Until, err = moment(l.Get("until"), zone)
+	f.Until, err = forms.Moment(l.Get("until"), zone)
 	return f, err
 }
 

@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/picture"
+	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
@@ -40,10 +41,10 @@ func callFilter(l ui.ListURL, zone *time.Location) (f call.Filter, err error) {
 	if f.States, err = callStates(l.Get("state")); err != nil {
 		return f, err
 	}
-	if f.Since, err = moment(l.Get("since"), zone); err != nil {
+	if f.Since, err = forms.Moment(l.Get("since"), zone); err != nil {
 		return f, err
 	}
-	f.Until, err = moment(l.Get("until"), zone)
+	f.Until, err = forms.Moment(l.Get("until"), zone)
 	return f, err
 }
 
@@ -60,18 +61,6 @@ func callStates(list string) ([]fleet.CallState, error) {
 		}
 	}
 	return states, nil
-}
-
-func moment(s string, zone *time.Location) (time.Time, error) {
-	if s == "" {
-		return time.Time{}, nil
-	}
-	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02", time.RFC3339Nano} {
-		if t, err := time.ParseInLocation(layout, s, zone); err == nil {
-			return t.UTC(), nil
-		}
-	}
-	return time.Time{}, fleet.Refuse(fleet.ErrInvalid, "invalid_time", "value", s)
 }
 
 func (s *Server) listCalls(r *http.Request) (answer, error) {

@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
@@ -27,10 +28,10 @@ func conversationFilter(l ui.ListURL, zone *time.Location) (f fleet.Conversation
 	if f.Ends, err = fleet.ParseConversationEnds(l.Get("end")); err != nil {
 		return f, err
 	}
-	if f.Since, err = moment(l.Get("since"), zone); err != nil {
+	if f.Since, err = forms.Moment(l.Get("since"), zone); err != nil {
 		return f, err
 	}
-	f.Until, err = moment(l.Get("until"), zone)
+	f.Until, err = forms.Moment(l.Get("until"), zone)
 	return f, err
 }
 

@@ -10,6 +10,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/trend"
 	"fleetd/web/access"
+	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
@@ -66,7 +67,7 @@ func dashboardTimes(page *ui.DashboardsPage, q *trend.Question, zone *time.Locat
 			continue
 		}
 		*f.text = text
-		if *f.at, err = moment(text, zone); err != nil {
+		if *f.at, err = forms.Moment(text, zone); err != nil {
 			return false, err
 		}
 		if !strings.HasSuffix(text, "Z") {

@@ -34,11 +34,11 @@ func (s *Server) pictureFilter(r *http.Request) (f picture.Filter, err error) {
 	case picture.SnapshotScreen, picture.SnapshotCamera:
 		f.Kind = kind
 	}
-	since, err := historyMoment(q, "since", zone)
+	since, err := formMoment(q, "since", zone)
 	if err != nil {
 		return f, err
 	}
-	until, err := historyMoment(q, "until", zone)
+	until, err := formMoment(q, "until", zone)
 	if err != nil {
 		return f, err
 	}

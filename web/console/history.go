@@ -36,9 +36,9 @@ func (s *Server) showHistory(r *http.Request) (answer, error) {
 	}
 	page.At = page.Now
 	asked := url.Values{"at": {page.List.Get("at")}, "with": {page.List.Get("with")}}
-	at, err := historyMoment(asked, "at", zone)
+	at, err := formMoment(asked, "at", zone)
 	if err == nil {
-		page.With, err = historyMoment(asked, "with", zone)
+		page.With, err = formMoment(asked, "with", zone)
 	}
 	if at != nil {
 		page.At = *at
@@ -65,14 +65,6 @@ func ceilSecond(at time.Time) time.Time {
 		return whole.Add(time.Second)
 	}
 	return at
-}
-
-// historyMoment reads a time of an address, with seconds or without.
-func historyMoment(v url.Values, name string, zone *time.Location) (*time.Time, error) {
-	if at, err := time.ParseInLocation(ui.HistoryTime, v.Get(name), zone); err == nil {
-		return new(at.UTC()), nil
-	}
-	return formMoment(v, name, zone)
 }
 
 // fillHistory asks for the parts of the page at once: each reads all devices.

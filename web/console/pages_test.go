@@ -66,10 +66,10 @@ func TestInvalidListFilter(t *testing.T) {
 	c.enrol(unit)
 	b := c.as(fleet.RoleViewer)
 	for address, want := range map[string]string{
-		"/audit?since=yesterday":         `"yesterday" is not a time; write 2006-01-02T15:04.`,
+		"/audit?since=yesterday":         `"yesterday" is not a time; write 2006-01-02 15:04.`,
 		"/audit?address=everywhere":      `"everywhere" is no IP address; use one such as 203.0.113.7 or 2001:db8::7.`,
-		"/calls?until=soon":              `"soon" is not a time; write 2006-01-02T15:04.`,
-		"/conversations?since=yesterday": `"yesterday" is not a time; write 2006-01-02T15:04.`,
+		"/calls?until=soon":              `"soon" is not a time; write 2006-01-02 15:04.`,
+		"/conversations?since=yesterday": `"yesterday" is not a time; write 2006-01-02 15:04.`,
 	} {
 		p := b.get(address).wantStatus(200)
 		if got := strings.Join(strings.Fields(p.text("#list")), " "); got != want {

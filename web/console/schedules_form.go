@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -254,13 +255,13 @@ func formNumber(v url.Values, name string) (int, error) {
 
 // formMoment reads a time of a form in the zone; nil if the field is empty.
 func formMoment(v url.Values, name string, zone *time.Location) (*time.Time, error) {
-	text := v.Get(name)
-	if text == "" {
-		return nil, nil
+	at, err := forms.Moment(v.Get(name), zone)
+	var refused *fleet.Error
+	switch {
+	case errors.As(err, &refused):
+		return nil, refused.At(name)
+	case err != nil || at.IsZero():
+		return nil, err
 	}
-	at, err := time.ParseInLocation(formTime, text, zone)
-	if err != nil {
-		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_moment", "value", text).At(name)
-	}
-	return new(at.UTC()), nil
+	return &at, nil
 }

@@ -13,19 +13,13 @@ import (
 	"time"
 )
 
-// localTime is the format that browsers send from a field for date and time; some add seconds.
-const localTime = "2006-01-02T15:04"
-
 // parseTime reads a time in the viewer's zone; "" is nil.
 func parseTime(text string, zone *time.Location) (*time.Time, error) {
-	if text == "" {
-		return nil, nil
-	}
-	at, err := time.ParseInLocation(localTime, text[:min(len(text), len(localTime))], zone)
-	if err != nil {
+	at, err := Moment(text, zone)
+	if err != nil || at.IsZero() {
 		return nil, err
 	}
-	return new(at.UTC()), nil
+	return &at, nil
 }
 
 // parseInt reads a whole number; a nil limit does not apply. problem is the message key of an

@@ -225,7 +225,7 @@ func TestFirstPageIsLight(t *testing.T) {
 			t.Fatal(err)
 		}
 		total := zipped(buf.Bytes())
-		for _, m := range regexp.MustCompile(`(?:src|href)="(/static/[^"]+)`).FindAllStringSubmatch(buf.String(), -1) {
+		for _, m := range regexp.MustCompile(`(?:src|href|data-script)="(/static/[^"]+)`).FindAllStringSubmatch(buf.String(), -1) {
 			r := httptest.NewRequest("GET", m[1], nil)
 			r.Header.Set("Accept-Encoding", "gzip")
 			w := httptest.NewRecorder()
@@ -340,7 +340,8 @@ func save(t *testing.T, name string, b []byte) {
 func saveStatic(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"app.css", "app.js", "favicon.svg", "htmx-2.0.11.min.js",
-		"idiomorph-ext-0.7.4.min.js", "upload.js"} {
+		"idiomorph-ext-0.7.4.min.js", "upload.js", "timefield.js", "pictures.css", "dashboards.css",
+		"fonts/inter-latin-wght-normal.woff2", "fonts/jetbrains-mono-latin-wght-normal.woff2"} {
 		w := httptest.NewRecorder()
 		static.Handler().ServeHTTP(w, httptest.NewRequest("GET", static.Path(name), nil))
 		b, _ := io.ReadAll(w.Body)

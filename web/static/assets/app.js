@@ -659,8 +659,20 @@
   }
   for (const el of $$('[data-refresh]')) setInterval(refresh, el.dataset.refresh * 1000, el.id)
 
+  // Fields for a time have a script of their own, which few pages need.
+  function loadTimeFields(root) {
+    const fields = $$('.timefield', root)
+    for (const field of fields) $('button', field).hidden = false
+    const address = fields[0]?.dataset.script
+    if (!address || $('script[src="' + address + '"]')) return
+    const script = document.createElement('script')
+    script.src = address
+    document.head.append(script)
+  }
+
   // enhance prepares a part of the page after it arrived.
   function enhance(root) {
+    loadTimeFields(root)
     for (const el of $$('[data-copy]', root)) el.hidden = false
     for (const el of $$('[data-confirm]', root)) guard(el)
     for (const form of $$('form', root)) { showRPC(form); if (form.dataset.keep !== undefined) restoreTicked(form); else if (form.hasAttribute('data-select')) countTicked(form) }
