@@ -149,6 +149,13 @@ func (v AlertCard) what(ctx context.Context) string {
 	return i18n.BecauseMarked(p.Lang, p.Zone, "alert.what.", v.Alert.Reason())
 }
 
+// remarked reports whether the card has a second line.
+func (v AlertCard) remarked() bool {
+	a := v.Alert
+	return a.AckedAt != nil && a.State != alert.Open || v.Silenced && a.State != alert.Ended ||
+		a.QuietSince != nil && a.EndedAt == nil
+}
+
 // lineURL returns the address of an alert's line in the overview: the page that the alert is about.
 func (v AlertCard) lineURL(ctx context.Context) string {
 	if to, _ := v.place(ctx); to != "" {

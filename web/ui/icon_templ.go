@@ -24,6 +24,7 @@ var icons = map[string]string{
 	"copy":         "M9 9h10a1 1 0 0 1 1 1v10a1 1 0 0 1-1 1H9a1 1 0 0 1-1-1V10a1 1 0 0 1 1-1zM5 15H4a1 1 0 0 1-1-1V4a1 1 0 0 1 1-1h10a1 1 0 0 1 1 1v1",
 	"hold":         "M9 5v14M15 5v14",
 	"stop":         "M6 6h12v12H6z",
+	"muted":        "M6 9a6 6 0 0 1 9.5-4.9M18 9c0 5 2 6 2 7H8M4 16c0-1 2-2 2-7M10.5 20h3M4 4l16 16",
 	"calendar":     "M5 6h14v14H5zM5 10h14M9 3v5M15 3v5",
 	"search":       "M11 4a7 7 0 1 1 0 14 7 7 0 0 1 0-14zM16 16l5 5",
 	"up":           "M12 19V6M6 11l6-6 6 6",
@@ -81,7 +82,7 @@ func icon(name string) templ.Component {
 		var templ_7745c5c3_Var2 string
 		templ_7745c5c3_Var2, templ_7745c5c3_Err = templ.JoinStringErrs(icons[name])
 		if templ_7745c5c3_Err != nil {
-			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/icon.templ`, Line: 49, Col: 79}
+			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/icon.templ`, Line: 50, Col: 79}
 		}
 		_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var2))
 		if templ_7745c5c3_Err != nil {
