@@ -72,7 +72,7 @@ try {
       }
     });
   });
-  const tally = () => page.locator('#campaign-head .tally-big').innerText().then(s => s.replace(/\s+/g, ' '));
+  const tally = () => page.locator('#campaign-head .tally').innerText().then(s => s.replace(/\s+/g, ' '));
   await eventually('the first devices have succeeded', async () => /[1-9][\d,]* succeeded/.test(await tally()), 120_000);
   await page.locator('#campaign-rate').scrollIntoViewIfNeeded(); // invisible charts are not drawn
   const cdp = await page.context().newCDPSession(page);

@@ -141,7 +141,7 @@ test('on a phone, pause is within reach of a thumb', async () => {
 test('every device gets its verdict, live', async () => {
   await page.goto(board);
   await page.waitForSelector('#campaign-head >> text=/^completed/', { timeout: 600_000 });
-  const counts = await page.locator('#campaign-head .tally-big').innerText();
+  const counts = await page.locator('#campaign-head .tally').innerText();
   assert.match(counts, /succeeded/);
   const funnel = await page.locator('#campaign-funnel li').count();
   assert.equal(funnel, 8);
