@@ -119,6 +119,7 @@ type Options struct {
 
 	PublicURL     string // the URL for people and devices; https makes cookies Secure
 	NetworkURL    string // the URL for boards if fleetd listened on the network; "" unless PublicURL is [LocalOnly]
+	Styleguide    bool   // administrators see the page of all components
 	OTAURL        string // the URL to configure in a device; default: PublicURL and /xiaozhi/ota/
 	MQTTEndpoint  string // host:port of the broker, as devices reach it
 	EnrolmentMode fleet.EnrolmentMode

@@ -19,7 +19,7 @@ import (
 var forAdmins = map[string]bool{"/settings/operators/{operator}": true, "/settings/webhooks": true,
 	"/settings/redaction": true, "/settings/log-streams": true, "/settings/log-streams/{stream}": true,
 	"/settings/system": true, "/settings/plugins": true, "/settings/plugins/{plugin}": true, "/settings/endpoints": true, "/settings/endpoints/{endpoint}": true,
-	"/settings/cluster/{node}/drain": true}
+	"/settings/cluster/{node}/drain": true, "/styleguide": true}
 
 // TestWhoMayDoWhat requests every route signed out and in each role. The routes come from the
 // server's own table, so a new route is tested too.
@@ -211,6 +211,7 @@ var reaches = map[string]string{
 	"POST /settings/redaction/{rule}":                            "admin fleet",
 	"POST /settings/redaction/{rule}/delete":                     "admin fleet",
 	"GET /settings/webhooks":                                     "admin fleet",
+	"GET /styleguide":                                            "admin own",
 	"GET /sign-in":                                               "anyone own",
 	"GET /pictures/compare":                                      "viewer list",
 	"GET /pictures/{snapshot}":                                   "viewer record",

@@ -37,4 +37,12 @@ func localNext(path string) string {
 	return localPath(path)
 }
 
+// showStyleguide shows developers all components of the console.
+func (s *Server) showStyleguide(*http.Request) (answer, error) {
+	if !s.Styleguide {
+		return answer{}, errNoPage
+	}
+	return show(ui.StyleguidePage{}.Page())
+}
+
 func (s *Server) showHelp(*http.Request) (answer, error) { return show(ui.HelpPage{}.Page()) }

@@ -141,6 +141,9 @@ type Config struct {
 	// MQTTKeepalive is what stock boards get for their MQTT connection, 10 s to 1 h. Default: 60 s.
 	MQTTKeepalive time.Duration `name:"mqtt-keepalive" help:"MQTT keepalive of stock boards, 10s to 1h: they ping twice as often, and one that is gone is offline after 1.5 times as long." default:"60s" env:"FLEETD_MQTT_KEEPALIVE"`
 
+	// Styleguide shows administrators /styleguide, the components of the console: for "make dev".
+	Styleguide bool `hidden:"" env:"FLEETD_STYLEGUIDE"`
+
 	// Enrolment is how an unknown device joins: code, approve or open. Default: code.
 	Enrolment string `help:"How unknown devices join: by code, by approval, or at once (open)." enum:"code,approve,open" default:"code" env:"FLEETD_ENROLMENT"`
 

@@ -50,7 +50,7 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
 		ToolQuarantines: s.ToolQuarantines, Catalogue: s.Catalogue,
 		Serials: s.Serials,
-		Keys:    s.Keys, MarkProofs: s.cfg.SerialProof == "mark",
+		Keys:    s.Keys, MarkProofs: s.cfg.SerialProof == "mark", Styleguide: s.cfg.Styleguide,
 		Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns,
 		Approvals: s.Approvals, Webhooks: s.Webhooks, LogStreams: s.LogStreams,
 		Redaction: s.Redaction, Alerts: s.Alerts, Upstreams: s.Upstreams,

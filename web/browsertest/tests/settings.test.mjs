@@ -43,6 +43,7 @@ test('a device that restarts again and again is an alert', async () => {
     return await card.count() ? card.getAttribute('href') : '';
   });
   await page.goto(link);
+  await page.click('#main .menu-row > summary');
   await page.fill('input[name=note]', 'a loose cable');
   await page.click('form[action$="/acknowledge"] button');
   await page.waitForSelector('text=a loose cable');
