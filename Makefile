@@ -79,6 +79,13 @@ bench: ## measure against Mosquitto and PostgreSQL, into bench/RESULTS.md and re
 	@go build -o bin/ ./bench ./cmd/fleetd
 	@exec bin/bench --profile --output bench/RESULTS.md --json bench/results.json \
 		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(COMPARE),--compare $(COMPARE))
+	@$(MAKE) --no-print-directory bench-pages
+
+.PHONY: bench-pages
+bench-pages: ## measure the pages of the console in Chromium, with 5,000 simulated devices
+	@scripts/setup test
+	@go build -o bin/ ./cmd/fleetd
+	@cd web/browsertest && npm ci --no-audit --no-fund --ignore-scripts --loglevel=error >/dev/null && exec node bench.mjs
 
 .PHONY: chaos
 chaos: ## run scheduled faults under load, for at most 20 minutes (SEED=7, or SEEDS=1-50; MINUTES=5; CLUSTER=1)

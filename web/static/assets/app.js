@@ -56,15 +56,34 @@
   // id; "new" counts the rows that the list does not show yet.
   let missed = 0
 
+  // Patches that arrive together are shown together, and then briefly marked as changed. If there are
+  // more, none is marked: that would say nothing, and painting the marks takes a third of a core.
+  const mostMarked = 8
+  let patches = []
+
   function patch(html) {
-    const holder = document.createElement('template')
-    holder.innerHTML = html
-    for (const fresh of [...holder.content.children]) {
+    patches.push(html)
+    if (document.hidden) showPatches() // it gets no frames
+    else if (patches.length === 1) requestAnimationFrame(showPatches)
+  }
+
+  function showPatches() {
+    const changed = [], all = patches.flatMap(html => {
+      const holder = document.createElement('template') // one each: a row of a table parses only without others
+      holder.innerHTML = html
+      return [...holder.content.children]
+    })
+    patches = []
+    for (const fresh of all) {
       if (fresh.dataset.into) { lengthen(fresh); continue }
-      const old = fresh.id && document.getElementById(fresh.id)
-      if (old) replace(old, fresh)
+      const old = fresh.id && document.getElementById(fresh.id), now = old && replace(old, fresh)
+      if (now) changed.push(now)
       if (fresh.id === 'alerts-badge') showAlerts(document.getElementById(fresh.id))
     }
+    for (const el of changed) el.classList.remove('moved')
+    if (changed.length === 0 || changed.length > mostMarked) return
+    void document.body.offsetWidth // restarts the animation
+    for (const el of changed) el.classList.add('moved')
   }
 
   // showAlerts shows the badge's count in the browser tab.
@@ -86,7 +105,8 @@
     if (atEnd) list.scrollTop = list.scrollHeight
   }
 
-  function replace(old, fresh, quietly) {
+  // replace returns the element if its text has changed.
+  function replace(old, fresh) {
     const id = old.id
     const ticked = $('input[name="d"]', old)?.checked
     const before = shownText(old)
@@ -98,13 +118,10 @@
     const now = document.getElementById(id)
     const box = now && $('input[name="d"]', now)
     if (box && ticked) box.checked = true
-    if (!now) return
+    if (!now) return null
     htmx.process(now)
     enhance(now)
-    if (quietly || shownText(now) === before) return
-    now.classList.remove('moved')
-    void now.offsetWidth // restarts the animation
-    now.classList.add('moved')
+    return shownText(now) === before ? null : now
   }
 
   // Forms that the reader is filling in: changed, and not sent yet. Checkboxes in lists are stored
@@ -653,7 +670,7 @@
     shown = n
     const fresh = new DOMParser().parseFromString(page, 'text/html').getElementById(id)
     const old = document.getElementById(id)
-    if (fresh && old) replace(old, fresh, true)
+    if (fresh && old) replace(old, fresh)
     countAgain()
     return true
   }
