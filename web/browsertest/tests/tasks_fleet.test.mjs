@@ -1,0 +1,170 @@
+// The tasks of those who run a fleet, with their number of clicks. Each begins at the overview; typed words, keys and
+// choices from a list are not clicks.
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { eventually, newPage, newSession, signIn, startBrowser, startFleetd } from '../server.mjs';
+
+const devices = 60;
+let fleetd, browser, session, page, token, clicks;
+
+const rest = async (method, path, body, by = token) => {
+  const response = await fetch(`${fleetd.url}/api/v1${path}`, { method, body: body && JSON.stringify(body),
+    headers: { Authorization: `Bearer ${by}`, 'Content-Type': 'application/json' } });
+  assert.ok(response.ok, `${method} ${path}: ${response.status} ${await response.clone().text()}`);
+  return response.status === 204 ? null : response.json();
+};
+
+before(async () => {
+  [fleetd, browser] = await Promise.all([startFleetd(devices), startBrowser()]);
+  session = await newSession(browser, fleetd.url);
+  page = await newPage(browser, fleetd.url, { storageState: session });
+  await page.goto('/settings');
+  token = await newToken();
+  await eventually('the fleet is online', async () => (await rest('GET', '/stats')).presence.online === devices);
+});
+
+after(async () => {
+  await browser?.close();
+  await fleetd?.stop();
+});
+
+async function click(what, on = page) {
+  clicks++;
+  await on.locator(what).first().click();
+}
+
+async function newToken(kind = 'program', role = 'admin') {
+  await click('summary:has-text("Create a token")');
+  const form = page.locator('form[action="/settings/tokens"]');
+  await form.locator('input[name=name]').fill(`${kind}-${role}`);
+  if (kind !== 'program') { clicks++; await form.locator(`input[name=kind][value=${kind}]`).check(); }
+  if (role !== 'viewer') { clicks++; await form.locator(`input[name=role][value=${role}]`).check(); }
+  await click('form[action="/settings/tokens"] .btn-primary');
+  return page.locator('.copyline code').first().textContent();
+}
+
+function task(name, most, work) {
+  test(`${name} takes at most ${most} clicks`, async () => {
+    clicks = 0;
+    await page.goto('/');
+    await work();
+    assert.ok(clicks <= most, `it took ${clicks}`);
+    assert.deepEqual(page.errors, []);
+  });
+}
+
+task('tagging all devices', 5, async () => {
+  await click('nav >> text=Devices');
+  await click('input[data-select-all]');
+  await click('.actbar input[name=all]');
+  await click('.actbar button[value=tag]');
+  await page.fill('input[name=tags]', 'site-1/room-2');
+  await page.keyboard.press('Enter');
+  await click('form:has(input[name=step][value=apply]) .btn-primary');
+  await page.waitForSelector('.toast');
+  assert.equal((await rest('GET', '/devices?q=tag:site-1/room-2&limit=200')).items.length, devices);
+});
+
+task('undoing it', 1, async () => {
+  await page.goto('/devices'); // without the message
+  await rest('POST', '/devices/bulk', { act: 'untag', q: 'tag:site-1/room-2', tags: ['site-1/room-2'] });
+  clicks = 0;
+  const first = (await rest('GET', '/devices?limit=1')).items[0].id;
+  await page.goto(`/devices/${first}`);
+  await page.evaluate(() => {
+    const form = document.querySelector('form[action$="/edit"]:has(input[name=tags])');
+    form.closest('details').open = true;
+  });
+  await page.fill('form[action$="/edit"] input[name=tags]', 'attic');
+  await page.keyboard.press('Enter');
+  await page.waitForSelector('.toast');
+  await click('.toast button');
+  await page.waitForSelector('.toast:has-text("Undone")');
+  assert.equal((await rest('GET', '/devices?q=tag:attic')).items.length, 0);
+});
+
+task('calling all devices, and seeing who said what', 5, async () => {
+  await click('nav >> text=Devices');
+  await click('input[data-select-all]');
+  await click('.actbar input[name=all]');
+  await click('.actbar button[value=call]');
+  await page.selectOption('select[name=tool]', 'self.get_device_status');
+  await page.locator('form:has(input[name=step][value=preview]) input:visible').first().press('Enter');
+  await click('main .btn-primary:has-text("Call ")');
+  await page.waitForURL(/\/fanouts\/[0-9a-f-]{36}$/);
+  await page.waitForSelector('.answers li, .answers tr');
+  await page.waitForSelector('text=/completed/');
+});
+
+task('seeing who rebooted a device last week', 3, async () => {
+  const id = (await rest('GET', '/devices?q=tool:self.reboot&limit=1')).items[0].id;
+  await rest('POST', `/devices/${id}/calls`, { tool: 'self.reboot' }).catch(() => {});
+  await page.goto('/');
+  await click('nav >> text=Activity');
+  await page.fill('input[name=tool]', 'self.reboot');
+  await click('.timefield:has(input[name=since]) > button');
+  await click('.timepick-presets button:last-child');
+  await page.waitForURL(/since=/);
+  await page.waitForSelector('#main tbody tr:has-text("program-admin")');
+});
+
+task('the adoption of a version over 30 days', 2, async () => {
+  await click('main a[href^="/dashboards"], .subnav a[href="/dashboards"]');
+  await click('.filters a[href*="30d"], .filters a:has-text("30")');
+  await page.waitForURL(/30d/);
+  await page.waitForSelector('.filters [aria-current=true]:has-text("30")');
+});
+
+task('a token for a model, ready to paste', 4, async () => {
+  await click('nav >> text=Settings');
+  await newToken('model', 'viewer');
+  await page.waitForSelector('text=/mcp/');
+});
+
+task('acknowledging an alert', 2, async () => {
+  await rest('PATCH', '/alerts/thresholds', { open_after_ms: 0, conditions: [{ kind: 'crash_loop', count: 2 }] });
+  await eventually('an alert', async () => {
+    await fetch(`${fleetd.url}/xiaozhi/ota/`, { method: 'POST', body: '{}',
+      headers: { 'Device-Id': 'a0:85:e3:99:22:33', 'Client-Id': 'c1', 'User-Agent': 'esp-box-3/2.4.2' } });
+    await new Promise(r => setTimeout(r, 2500)); // polls of one device within a short time are stored as one
+    await page.goto('/');
+    return page.locator('#alerts-now .menu-row').count();
+  });
+  await click('#alerts-now .menu-row > summary');
+  await page.fill('#alerts-now input[name=note]', 'a loose cable');
+  await click('#alerts-now form[action$="/acknowledge"] button');
+  await page.waitForSelector('#alerts-now .is-acknowledged');
+});
+
+test('approving on a phone takes at most 3 clicks', async () => {
+  await rest('POST', '/policies', { name: 'reboots', decision: 'require_approval', enabled: true, tools: ['self.reboot'] });
+  const caller = (await rest('POST', '/tokens', { name: 'script', kind: 'program', role: 'operator' })).secret;
+  const id = (await rest('GET', '/devices?q=tool:self.reboot+presence:online&limit=1')).items[0].id;
+  const asked = await rest('POST', `/devices/${id}/calls`, { tool: 'self.reboot' }, caller);
+  // The maker of a token may not approve its calls.
+  await rest('POST', '/operators', { name: 'grace', role: 'admin', password: 'long-enough-password' });
+  const phone = await newPage(browser, fleetd.url, { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true });
+  await signIn(phone, 'grace', 'long-enough-password');
+  clicks = 0;
+  await phone.goto('/');
+  await click('.top a[href="/approvals"]', phone);
+  await click('main a[href^="/approvals/"]', phone);
+  await click('main form button:has-text("Approve")', phone);
+  await eventually('the call goes on', async () => (await rest('GET', `/calls/${asked.id}`)).state !== 'pending_approval');
+  assert.ok(clicks <= 3, `it took ${clicks}`);
+  assert.deepEqual(phone.errors, []);
+  await phone.context().close();
+});
+
+task('revoking a session', 3, async () => {
+  const other = await newSession(browser, fleetd.url);
+  await page.goto('/');
+  await click('.top .menu > summary');
+  await click('.top a[href="/settings/account"]');
+  await click('#sessions form[action*="/sessions/"] button');
+  await page.waitForSelector('#flash >> text=/ended/');
+  const ended = await newPage(browser, fleetd.url, { storageState: other });
+  await ended.goto('/devices');
+  assert.equal(new URL(ended.url()).pathname, '/sign-in');
+  await ended.context().close();
+});
