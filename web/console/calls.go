@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/picture"
+	"fleetd/web/request"
 	"fleetd/web/ui"
 )
 
@@ -74,10 +75,13 @@ func moment(s string, zone *time.Location) (time.Time, error) {
 	return time.Time{}, fleet.Refuse(fleet.ErrInvalid, "invalid_time", "value", s)
 }
 
+func callList(r *http.Request) ui.ListURL {
+	return listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout", "conversation", "digest")
+}
+
 func (s *Server) listCalls(r *http.Request) (answer, error) {
 	ctx := r.Context()
-	page := ui.CallsPage{List: listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout",
-		"conversation", "digest")}
+	page := ui.CallsPage{List: callList(r)}
 	f, err := callFilter(page.List, viewerOf(ctx).zone)
 	if err != nil {
 		page.Bad = explain(ctx, err)
@@ -100,6 +104,26 @@ func (s *Server) listCalls(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	return show(page.Page())
+}
+
+// exportCalls writes the calls of the list's filter as CSV.
+func (s *Server) exportCalls(w http.ResponseWriter, r *http.Request) {
+	ctx := r.Context()
+	f, err := callFilter(callList(r), viewerOf(ctx).zone)
+	var export *call.Export
+	if err == nil {
+		export, err = s.Calls.Export(ctx, f)
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
+	w.Header().Set("Content-Disposition", `attachment; filename="calls.csv"`)
+	w.Header().Set("Cache-Control", "no-store")
+	if err := export.Write(ctx, w, request.Progress(w)); err != nil {
+		s.cutShort(ctx, "call export", err)
+	}
 }
 
 // callRows returns the rows of calls, with the names of their devices.

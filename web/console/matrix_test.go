@@ -119,6 +119,7 @@ var reaches = map[string]string{
 	"POST /audit/record":                                         "admin fleet",
 	"GET /bulk":                                                  "operator audience",
 	"GET /calls":                                                 "viewer list",
+	"GET /calls.csv":                                             "viewer list",
 	"GET /calls/{call}":                                          "viewer record",
 	"GET /calls/{call}/images/{n}":                               "viewer record",
 	"GET /campaigns":                                             "viewer list",

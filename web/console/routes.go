@@ -98,6 +98,8 @@ func (s *Server) table() []route {
 			{method: post, pattern: ui.PathClaim, role: operator, reach: access.Record, page: s.claimDevice},
 
 			{method: get, pattern: ui.PathCalls, role: viewer, reach: access.List, page: s.listCalls},
+			{method: get, pattern: ui.PathCallsExport, role: viewer, reach: access.List, raw: s.exportCalls,
+				wait: 2 * time.Minute, heavy: heavy.Export},
 			{method: get, pattern: aCall, role: viewer, reach: access.Record, page: s.showCall},
 			{method: post, pattern: aCall + "/interrupt", role: operator, reach: access.Record, page: s.interruptCall},
 			{method: post, pattern: aCall + "/cancel", role: operator, reach: access.Record, page: s.cancelCall},
