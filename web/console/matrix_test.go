@@ -149,6 +149,7 @@ var reaches = map[string]string{
 	"GET /devices/{device}/tools/{tool}":                         "viewer device",
 	"GET /enrolment/rules":                                       "viewer fleet",
 	"GET /enrolment/rules/{rule}":                                "viewer fleet",
+	"POST /equivalent":                                           "viewer own",
 	"GET /events":                                                "viewer list",
 	"GET /fanouts":                                               "viewer list",
 	"GET /fanouts/new":                                           "operator audience",

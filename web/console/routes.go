@@ -67,6 +67,7 @@ func (s *Server) table() []route {
 
 			{method: get, pattern: ui.PathHome, role: viewer, reach: access.List, page: s.showOverview},
 			{method: get, pattern: ui.PathHelp, role: viewer, reach: access.Own, page: s.showHelp},
+			{method: post, pattern: ui.PathEquivalent, role: viewer, reach: access.Own, page: s.showEquivalent},
 			{method: get, pattern: ui.PathEvents, role: viewer, reach: access.List, raw: s.streamEvents},
 
 			{method: get, pattern: ui.PathDevices, role: viewer, reach: access.List, page: s.listDevices},
