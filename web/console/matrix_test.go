@@ -109,6 +109,7 @@ var reaches = map[string]string{
 	"GET /":                                                      "viewer list",
 	"GET /alerts":                                                "viewer fleet",
 	"GET /alerts/{alert}":                                        "viewer fleet",
+	"GET /api":                                                   "viewer own",
 	"GET /approvals":                                             "viewer list",
 	"GET /approvals/{approval}":                                  "viewer audience",
 	"GET /audit":                                                 "viewer list",

@@ -15,13 +15,13 @@ import (
 type Equivalent struct {
 	Operation string // id in the OpenAPI document
 	Method    string
-	Path      string // below /api/v1
-	Body      map[string]any
-	Picture   bool     // the request also sends a file
-	Args      []string // of the command; nil if no command does the same
-	Stdin     string   // of the command
-	OnServer  bool     // the command uses the database, on the server's machine
-	Secret    string   // environment variable with a password, as a member of Body named "password"; "" if none
+	Path      string         // below /api/v1
+	Body      map[string]any // nil: none
+	Picture   bool           // the request also sends a file
+	Args      []string       // of the command; nil if no command does the same
+	Stdin     string         // of the command
+	OnServer  bool           // the command uses the database, on the server's machine
+	Secret    string         // environment variable with a password, as a member of Body named "password"; "" if none
 }
 
 // Fields of an [Equivalent] that are not fields of its form: the page adds them.
@@ -139,7 +139,7 @@ func (e *Equivalent) flag(name, value string) {
 
 // BulkEquivalent returns the equivalent of an act on many devices. ids replace the query; hours are
 // those of a hold, and n is the number of devices that change.
-func BulkEquivalent(act, query string, ids []string, tags []string, reason, hours string, n int, now time.Time) Equivalent {
+func BulkEquivalent(act, query string, ids, tags []string, reason, hours string, n int, now time.Time) Equivalent {
 	e := Equivalent{Operation: "bulk-devices", Method: "POST", Path: "/devices/bulk",
 		Body: map[string]any{"act": act, "confirm": n}, Args: []string{"devices", act}}
 	if len(ids) > 0 {
@@ -260,7 +260,7 @@ func devicePath(id, rest string) string { return "/devices/" + url.PathEscape(id
 func (e Equivalent) Curl() string {
 	const next = " \\\n  "
 	curl := "curl -sS"
-	if e.Method != "POST" {
+	if e.Method != "POST" && (e.Method != "GET" || e.Body != nil) || e.Method == "POST" && e.Body == nil {
 		curl += " -X " + e.Method
 	}
 	if path := "/api/v1" + e.Path; plainWord.MatchString(path) {
@@ -269,6 +269,9 @@ func (e Equivalent) Curl() string {
 		curl += ` "$FLEETD_URL"` + quote(path)
 	}
 	curl += next + `-H "Authorization: Bearer $FLEETD_TOKEN"`
+	if e.Body == nil {
+		return curl
+	}
 	body := quote(text(e.Body))
 	if e.Secret != "" {
 		body = strings.TrimSuffix(body, "}'") + `,"password":"'"$` + e.Secret + `"'"}'`

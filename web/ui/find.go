@@ -61,7 +61,7 @@ func (v FindPage) empty() bool {
 
 // findable are the pages without an entry in the navigation.
 var findable = []pageLink{{"fanout.new", PathFanOutNew}, {"campaign.new", PathCampaignNew}, {"claim.action", PathClaim},
-	{"rules.title", PathRules}, {"firmware.images", PathImages}, {"flasher.page", PathFlash}, {"help.title", PathHelp},
+	{"rules.title", PathRules}, {"firmware.images", PathImages}, {"flasher.page", PathFlash}, {"help.title", PathHelp}, {"api.title", PathAPI},
 	{"account.title", PathAccount}}
 
 // FindPages returns the pages whose name contains the text, in any language: an operator with a

@@ -126,6 +126,8 @@ var samples = []sample{
 	{"fanout-form", "/fanouts/new", fanOutNew(1), false},
 	{"fanout-preview", "/fanouts/new", fanOutNew(2), false},
 	{"fanout-leave", "/fanouts/new", fanOutNew(3), false},
+	{"api", "/api", apiPage(false), false},
+	{"api-one", "/api?op=make-call", apiPage(true), false},
 	{"claim", "/claim", claimPage(), false},
 	{"settings", "/settings", settingsPage(), false},
 	{"not-found", "/nope", late(func(ctx context.Context) templ.Component { return ui.NotFound(ctx).Page() }), false},

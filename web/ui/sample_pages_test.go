@@ -15,6 +15,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/history"
+	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
@@ -276,4 +277,23 @@ func claimPage() templ.Component {
 // late renders a component that needs the page's language for its data.
 func late(f func(ctx context.Context) templ.Component) templ.Component {
 	return templ.ComponentFunc(func(ctx context.Context, w io.Writer) error { return f(ctx).Render(ctx, w) })
+}
+
+func apiPage(one bool) templ.Component {
+	call := ui.APIOperation{ID: "make-call", Method: "POST", Path: "/calls", Summary: "Call a tool of a device",
+		About: "Waits for the outcome and answers 200 with the call, whatever its state.\n\nNeeds the role operator.",
+		Parameters: []ui.APIValue{{Name: "id", In: "path", Type: "string", About: "Device id", Required: true},
+			{Name: "Prefer", In: "header", Type: "string", About: "respond-async does not wait for the outcome"}},
+		Body: []ui.APIValue{{Name: "tool", Type: "string", Required: true},
+			{Name: "arguments", Type: "object", About: "Arguments of the tool, at most 3 KiB; {} if left out"},
+			{Name: "snapshot_id", Depth: 1, Type: "string, uuid"}},
+		Errors: []string{"400", "401", "429"}, Example: forms.Equivalent{Method: "POST", Path: "/devices/ID/calls",
+			Body: map[string]any{"tool": "self.audio_speaker.set_volume"}}}
+	list := ui.APIOperation{ID: "list-devices", Method: "GET", Path: "/devices", Summary: "List devices"}
+	v := ui.APIPage{Groups: []ui.APIGroup{{Tag: "devices", Operations: []ui.APIOperation{list, call}}}}
+	if one {
+		v.One, v.Whole = true, true
+		v.Groups[0].Operations = v.Groups[0].Operations[1:]
+	}
+	return v.Page()
 }
