@@ -126,6 +126,11 @@ var samples = []sample{
 	{"fanout-form", "/fanouts/new", fanOutNew(1), false},
 	{"fanout-preview", "/fanouts/new", fanOutNew(2), false},
 	{"fanout-leave", "/fanouts/new", fanOutNew(3), false},
+	{"find-acts", "/find?q=volume+30+kitchen", ui.FindPage{Query: "volume 30 kitchen", Acts: []ui.FoundAct{
+		{Act: ui.ActVolume, Device: "a085e3112233", Title: hostile[0], Value: "30"},
+		{Act: ui.ActReboot, Query: "kitchen", Matched: 12}, {Act: ui.ActTag, Device: "a085e3112233", Title: "门口", Value: "lab"},
+		{Act: ui.ActHold, Device: "a085e3112233", Title: "x"}, {Act: ui.ActUpdate, Device: "a085e3112233", Title: "x"},
+		{Act: ui.ActPicture, Device: "a085e3112233", Title: "x"}}}.Page(), false},
 	{"api", "/api", apiPage(false), false},
 	{"api-one", "/api?op=make-call", apiPage(true), false},
 	{"claim", "/claim", claimPage(), false},
