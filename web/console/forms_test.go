@@ -218,8 +218,8 @@ func TestClaimAndApprove(t *testing.T) {
 	if p := b.post("/claim", url.Values{"code": {wrong}}); p.status != 404 || len(p.find("input[name=code]")) == 0 {
 		t.Errorf("an unknown code: %d, want the form again with 404", p.status)
 	}
-	b.post("/claim", url.Values{"code": {first}}).wantRedirect(dev)
-	b.get(dev).wantText("#flash", "claimed")
+	b.post("/claim", url.Values{"code": {first}}).wantRedirect(dev + "/name")
+	b.get(dev+"/name").wantText("#flash", "claimed")
 	b.post("/devices/a085e3112244/approve", url.Values{"next": {"/claim"}}).wantRedirect("/claim")
 	b.post("/devices/a085e3112244/approve", url.Values{"next": {"/claim"}}).wantRedirect("/claim")
 	b.get("/claim").wantText("#flash", "already")

@@ -144,6 +144,7 @@ var reaches = map[string]string{
 	"GET /devices/{device}/health":                               "viewer device",
 	"GET /devices/{device}/logs":                                 "viewer device",
 	"GET /devices/{device}/logs.txt":                             "viewer device",
+	"GET /devices/{device}/name":                                 "operator device",
 	"GET /devices/{device}/replace":                              "operator device",
 	"GET /devices/{device}/screen":                               "viewer device",
 	"GET /devices/{device}/tools":                                "viewer device",

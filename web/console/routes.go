@@ -86,6 +86,7 @@ func (s *Server) table() []route {
 			{method: get, pattern: device + "/activity", role: viewer, reach: access.Device, page: s.showActivity},
 			{method: get, pattern: device + "/firmware", role: viewer, reach: access.Device, page: s.showFirmware},
 			{method: get, pattern: device + "/facts", role: viewer, reach: access.Device, page: s.showFacts},
+			{method: get, pattern: device + "/name", role: operator, reach: access.Device, page: s.showName},
 			{method: post, pattern: device + "/edit", role: operator, reach: access.Device, page: s.editDevice},
 			{method: post, pattern: device + "/hold", role: operator, reach: access.Device, page: s.holdDevice},
 			{method: post, pattern: device + "/release", role: operator, reach: access.Device, page: s.releaseDevice},

@@ -133,6 +133,8 @@ var samples = []sample{
 		{Act: ui.ActPicture, Device: "a085e3112233", Title: "x"}}}.Page(), false},
 	{"api", "/api", apiPage(false), false},
 	{"api-one", "/api?op=make-call", apiPage(true), false},
+	{"first-board", "/devices", firstBoard(), false},
+	{"name", "/devices/a/name", ui.NamePage{Head: head("")}.Page(), false},
 	{"claim", "/claim", claimPage(), false},
 	{"settings", "/settings", settingsPage(), false},
 	{"not-found", "/nope", late(func(ctx context.Context) templ.Component { return ui.NotFound(ctx).Page() }), false},
@@ -156,7 +158,7 @@ func withPicture() *ui.CallView {
 func devicesPage(n int, query string) templ.Component {
 	v := ui.DevicesPage{
 		Query: query, List: list("/devices", url.Values{"q": {query}}.Encode()), Rows: deviceRows(n),
-		Total: n, Fleet: n, Boards: boards, CanAct: true, Setup: setup("code"),
+		Total: n, Fleet: n, First: n == 0, Boards: boards, CanAct: true, Setup: setup("code"),
 	}
 	if n >= 50 {
 		v.Total, v.Fleet, v.Next = 4312, 5000, "next"

@@ -143,7 +143,7 @@ func firmwarePage() templ.Component {
 }
 
 func overview(n int) templ.Component {
-	v := ui.Overview{Fleet: n, Setup: setup("code"), Step: time.Hour}
+	v := ui.Overview{Fleet: n, First: n == 0, Setup: setup("code"), Step: time.Hour}
 	if n > 0 {
 		v.Adoption = adoptionChart(21)
 	}
@@ -296,4 +296,13 @@ func apiPage(one bool) templ.Component {
 		v.Groups[0].Operations = v.Groups[0].Operations[1:]
 	}
 	return v.Page()
+}
+
+func firstBoard() templ.Component {
+	s := setup("code")
+	s.OTAURL, s.Local, s.NetworkOTAURL = "http://127.0.0.1:8080/xiaozhi/ota/", true, "http://192.168.1.5:8080/xiaozhi/ota/"
+	s.CanFlash, s.CanCreate = true, true
+	s.Waiting = []ui.WaitingDevice{{ID: "a085e3112233", Board: "bread-compact-wifi", Version: "2.4.2",
+		RemoteAddr: "192.168.1.77", Since: now, LastPoll: ago(12 * time.Second)}}
+	return ui.DevicesPage{List: list("/devices", ""), First: true, CanAct: true, Setup: s}.Page()
 }

@@ -678,6 +678,7 @@
     const fresh = new DOMParser().parseFromString(page, 'text/html').getElementById(id)
     const old = document.getElementById(id)
     if (fresh && old) replace(old, fresh, true)
+    else if (old?.dataset.ends !== undefined) location.reload() // the page shows something else now
     countAgain()
     return true
   }
