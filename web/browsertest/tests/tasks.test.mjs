@@ -145,6 +145,7 @@ test('the first board takes at most 5 clicks and a minute', async () => {
     await page.fill('#first-code input', activation.code);
     await click('#first-code button');
     await page.waitForURL('**/devices/a085e3112233/name');
+    await page.waitForSelector('input[name=name]:focus');
     await page.keyboard.type('kitchen');
     await page.fill('input[name=tags]', 'home/ground');
     await click('main form button.btn-primary');
