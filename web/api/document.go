@@ -65,6 +65,12 @@ func (a *api) serveDocument() {
 	a.router.Get("/openapi.yaml", serve("application/yaml", doc.YAML))
 }
 
+// Document returns the OpenAPI document as JSON, without a server: it depends only on the
+// declarations of the operations.
+func Document(version string) ([]byte, error) {
+	return json.Marshal(newAPI(Options{Version: version}).huma.OpenAPI())
+}
+
 // orNull marks object properties as nullable in the document.
 func orNull(s *huma.Schema, names ...string) *huma.Schema {
 	for _, name := range names {

@@ -15,6 +15,7 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/picture"
 	"fleetd/web/forms"
+	"fleetd/web/request"
 	"fleetd/web/ui"
 )
 
@@ -63,10 +64,13 @@ func callStates(list string) ([]fleet.CallState, error) {
 	return states, nil
 }
 
+func callList(r *http.Request) ui.ListURL {
+	return listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout", "conversation", "digest")
+}
+
 func (s *Server) listCalls(r *http.Request) (answer, error) {
 	ctx := r.Context()
-	page := ui.CallsPage{List: listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout",
-		"conversation", "digest")}
+	page := ui.CallsPage{List: callList(r)}
 	f, err := callFilter(page.List, viewerOf(ctx).zone)
 	if err != nil {
 		page.Bad = explain(ctx, err)
@@ -89,6 +93,26 @@ func (s *Server) listCalls(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	return show(page.Page())
+}
+
+// exportCalls writes the calls of the list's filter as CSV.
+func (s *Server) exportCalls(w http.ResponseWriter, r *http.Request) {
+	ctx := r.Context()
+	f, err := callFilter(callList(r), viewerOf(ctx).zone)
+	var export *call.Export
+	if err == nil {
+		export, err = s.Calls.Export(ctx, f)
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
+	w.Header().Set("Content-Disposition", `attachment; filename="calls.csv"`)
+	w.Header().Set("Cache-Control", "no-store")
+	if err := export.Write(ctx, w, request.Progress(w)); err != nil {
+		s.cutShort(ctx, "call export", err)
+	}
 }
 
 // callRows returns the rows of calls, with the names of their devices.

@@ -103,7 +103,16 @@ func (s *Server) claimDevice(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.claimed", "device", fleet.Device{ID: id}.Title())})
-	return goTo(ui.DevicePath(id))
+	return goTo(ui.NamePath(id))
+}
+
+// showName shows the form that names a board that has just joined.
+func (s *Server) showName(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return show(ui.NamePage{Head: s.head(r, d, "")}.Page())
 }
 
 // discard ignores the headers that a limiter would write.

@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/alexedwards/scs/v2"
@@ -125,9 +126,10 @@ type Options struct {
 	EnrolmentMode fleet.EnrolmentMode
 	MarkProofs    bool // a proof of a serial number marks a request but does not admit the device
 	Version       string
-	System        []ui.SystemFact  // about this process, for the settings page
-	Report        SystemReporter   // for the page about this process
-	Cluster       *cluster.Service // required with InCluster
+	APIDocument   func() ([]byte, error) // the OpenAPI document of REST
+	System        []ui.SystemFact        // about this process, for the settings page
+	Report        SystemReporter         // for the page about this process
+	Cluster       *cluster.Service       // required with InCluster
 	InCluster     bool
 
 	Log *slog.Logger
@@ -150,6 +152,7 @@ type Server struct {
 	progress     progresses
 	undos        *undos
 	started      time.Time
+	operations   func() ([]ui.APIGroup, error) // of REST, read once
 }
 
 // New returns a server. It fails if PublicURL is not an http or https URL.
@@ -177,6 +180,13 @@ func New(o Options) (*Server, error) {
 		filterCounts: filterCounts{scopes: bounded.New[string, *countedFilters](countedScopes)},
 		progress:     progresses{all: bounded.New[uuid.UUID, *progressEntry](maxProgresses)},
 		undos:        bounded.New[uuid.UUID, undo](maxUndos)}
+	s.operations = sync.OnceValues(func() ([]ui.APIGroup, error) {
+		document, err := o.APIDocument()
+		if err != nil {
+			return nil, err
+		}
+		return readOperations(document)
+	})
 	s.sessions = s.newSessions(public.Scheme == "https")
 	return s, nil
 }

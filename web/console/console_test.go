@@ -50,6 +50,7 @@ import (
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
 	"fleetd/web"
+	"fleetd/web/api"
 	"fleetd/web/console"
 )
 
@@ -264,8 +265,9 @@ func (c *site) services(log *slog.Logger) console.Options {
 		Logs: c.logs, Pictures: c.store, Conversations: c.store, Talking: c.open, Stats: c.store, Samples: c.store,
 		Audit: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3",
-		InCluster: true,
-		Cluster:   cluster.NewService(cluster.Options{Store: c.store, Status: c.clusterStatus, Drain: c.drainNode}),
+		APIDocument: func() ([]byte, error) { return api.Document("1.2.3") },
+		InCluster:   true,
+		Cluster:     cluster.NewService(cluster.Options{Store: c.store, Status: c.clusterStatus, Drain: c.drainNode}),
 		Report: func(ctx context.Context) (r system.Report, err error) {
 			r.Version, r.StartedAt = "1.2.3", time.Now().UTC()
 			r.Database, err = c.store.DatabaseReport(ctx)

@@ -100,6 +100,9 @@ func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
 		return page, err
 	}
 	page.Fleet, page.Boards, page.Kinds = summary.fleet, summary.boards, summary.kinds
+	if page.First, err = s.firstBoard(ctx, page.Fleet, &page.Setup); err != nil || page.First {
+		return page, err
+	}
 	if page.Saved.Filters, err = s.Filters.Filters(ctx); err != nil {
 		return page, err
 	}
@@ -169,6 +172,32 @@ func (s *Server) setup(ctx context.Context) ui.Setup {
 	}
 	return setup
 }
+
+// maxFirst is the number of devices up to which the console looks whether any of them has joined.
+const maxFirst = 20
+
+// firstBoard reports whether no device has joined, and adds the waiting ones to the setup.
+func (s *Server) firstBoard(ctx context.Context, devices int, setup *ui.Setup) (bool, error) {
+	if devices > maxFirst {
+		return false, nil
+	}
+	joined, err := s.Devices.CountDevices(ctx, joinedDevices)
+	if err != nil || joined > 0 {
+		return false, err
+	}
+	setup.Waiting, err = s.waitingDevices(ctx)
+	setup.Waiting = setup.Waiting[:min(len(setup.Waiting), maxFirst)]
+	return true, err
+}
+
+// joinedDevices are devices that were let in.
+var joinedDevices = func() fleet.Query {
+	q, err := fleet.ParseQuery("enrolment:enrolled")
+	if err != nil {
+		panic(err)
+	}
+	return q
+}()
 
 // A fleetSummary is shown in addition to every device list. It may lag a moment: at 100,000 devices
 // it costs more than the list.

@@ -40,6 +40,9 @@ func (s *Server) find(r *http.Request) (answer, error) {
 		return show(page.Page())
 	}
 	var err error
+	if page.Acts, err = s.findActs(ctx, page.Query); err != nil {
+		return answer{}, err
+	}
 	if page.Devices, page.More, err = s.findDevices(ctx, page.Query); err != nil {
 		return answer{}, err
 	}

@@ -218,8 +218,8 @@ func TestClaimAndApprove(t *testing.T) {
 	if p := b.post("/claim", url.Values{"code": {wrong}}); p.status != 404 || len(p.find("input[name=code]")) == 0 {
 		t.Errorf("an unknown code: %d, want the form again with 404", p.status)
 	}
-	b.post("/claim", url.Values{"code": {first}}).wantRedirect(dev)
-	b.get(dev).wantText("#flash", "claimed")
+	b.post("/claim", url.Values{"code": {first}}).wantRedirect(dev + "/name")
+	b.get(dev+"/name").wantText("#flash", "claimed")
 	b.post("/devices/a085e3112244/approve", url.Values{"next": {"/claim"}}).wantRedirect("/claim")
 	b.post("/devices/a085e3112244/approve", url.Values{"next": {"/claim"}}).wantRedirect("/claim")
 	b.get("/claim").wantText("#flash", "already")
@@ -267,6 +267,9 @@ func TestSettings(t *testing.T) {
 	if strings.Contains(b.get("/settings").body, secret) || strings.Contains(c.logged.String(), secret) {
 		t.Error("the secret is shown again, or logged")
 	}
+	if len(p.find("#clients")) > 0 {
+		t.Error("the token of a program has configurations for models")
+	}
 	tokens, err := c.store.Tokens(t.Context())
 	if err != nil || len(tokens) != 1 {
 		t.Fatal(tokens, err)
@@ -274,6 +277,22 @@ func TestSettings(t *testing.T) {
 	b.post("/settings/tokens/"+tokens[0].ID.String()+"/revoke", nil).wantRedirect("/settings")
 	if _, err := c.operators.Authenticate(t.Context(), secret); err == nil {
 		t.Error("a revoked token is still good")
+	}
+
+	// The token of a model is shown once, in the configuration of each client.
+	p = b.post("/settings/tokens", url.Values{"name": {"claude"}, "kind": {"model"}, "tools": {"*"}, "role": {"operator"},
+		"days": {"30"}}).wantStatus(200).wantText("#clients", "claude mcp add --transport http fleetd").
+		wantText("#clients", ".cursor/mcp.json").wantText("#clients", ".vscode/mcp.json")
+	secret = p.body[strings.Index(p.body, "flt_"):][:47]
+	if n := strings.Count(p.text("#clients"), secret); n != 4 {
+		t.Errorf("%d configurations contain the token", n)
+	}
+	if p.header.Get("Cache-Control") != "no-store" {
+		t.Error("the page with the token may be stored")
+	}
+	if again := b.get("/settings"); strings.Contains(again.body, secret) || len(again.find("#clients")) > 0 ||
+		strings.Contains(c.logged.String(), secret) {
+		t.Error("the token of the model is shown again, or logged")
 	}
 }
 

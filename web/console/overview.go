@@ -53,6 +53,10 @@ func (s *Server) showOverview(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	page.Fleet = page.Now.Joined() + page.Now.Pending
+	var err error
+	if page.First, err = s.firstBoard(ctx, page.Fleet, &page.Setup); err != nil {
+		return answer{}, err
+	}
 	return show(page.Page())
 }
 

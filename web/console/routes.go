@@ -59,6 +59,7 @@ func (s *Server) table() []route {
 		s.pluginRoutes(), s.endpointRoutes(), s.mqtt5Routes(), s.findRoutes(), s.auditRoutes(), s.recordRoutes(),
 		s.bulkRoutes(), s.fileRoutes(), s.scheduleRoutes(),
 		s.completeRoutes(), s.catalogueRoutes(), s.historyRoutes(), s.dashboardRoutes(), s.pictureRoutes(), s.undoRoutes(),
+		s.apiRoutes(),
 		[]route{
 			{method: get, pattern: ui.PathSignIn, role: anyone, reach: access.Own, page: s.showSignIn},
 			{method: post, pattern: ui.PathSignIn, role: anyone, reach: access.Own, raw: s.signIn},
@@ -68,6 +69,7 @@ func (s *Server) table() []route {
 			{method: get, pattern: ui.PathHome, role: viewer, reach: access.List, page: s.showOverview},
 			{method: get, pattern: ui.PathHelp, role: viewer, reach: access.Own, page: s.showHelp},
 			{method: get, pattern: ui.PathStyleguide, role: admin, reach: access.Own, page: s.showStyleguide},
+			{method: post, pattern: ui.PathEquivalent, role: viewer, reach: access.Own, page: s.showEquivalent},
 			{method: get, pattern: ui.PathEvents, role: viewer, reach: access.List, raw: s.streamEvents},
 
 			{method: get, pattern: ui.PathDevices, role: viewer, reach: access.List, page: s.listDevices},
@@ -86,6 +88,7 @@ func (s *Server) table() []route {
 			{method: get, pattern: device + "/activity", role: viewer, reach: access.Device, page: s.showActivity},
 			{method: get, pattern: device + "/firmware", role: viewer, reach: access.Device, page: s.showFirmware},
 			{method: get, pattern: device + "/facts", role: viewer, reach: access.Device, page: s.showFacts},
+			{method: get, pattern: device + "/name", role: operator, reach: access.Device, page: s.showName},
 			{method: post, pattern: device + "/edit", role: operator, reach: access.Device, page: s.editDevice},
 			{method: post, pattern: device + "/hold", role: operator, reach: access.Device, page: s.holdDevice},
 			{method: post, pattern: device + "/release", role: operator, reach: access.Device, page: s.releaseDevice},
@@ -99,6 +102,8 @@ func (s *Server) table() []route {
 			{method: post, pattern: ui.PathClaim, role: operator, reach: access.Record, page: s.claimDevice},
 
 			{method: get, pattern: ui.PathCalls, role: viewer, reach: access.List, page: s.listCalls},
+			{method: get, pattern: ui.PathCallsExport, role: viewer, reach: access.List, raw: s.exportCalls,
+				wait: 2 * time.Minute, heavy: heavy.Export},
 			{method: get, pattern: aCall, role: viewer, reach: access.Record, page: s.showCall},
 			{method: post, pattern: aCall + "/interrupt", role: operator, reach: access.Record, page: s.interruptCall},
 			{method: post, pattern: aCall + "/cancel", role: operator, reach: access.Record, page: s.cancelCall},

@@ -131,6 +131,9 @@ func (s *Server) createToken(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	page.NewToken, page.NewTokenNoTools = secret, made.Scope != nil && made.Scope.NoTools
+	if made.Kind == fleet.KindModel {
+		page.Clients, page.ClientsLocal = ui.MCPClients(s.PublicURL, secret), LocalOnly(s.PublicURL)
+	}
 	return show(page.Page())
 }
 

@@ -46,6 +46,7 @@ func (s *Server) showTools(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	page.Form = toolForm(tool, last, d)
+	refill(page.Form, r.URL.Query()) // as a search proposes
 	page.Form.Talking = call.Interrupts(tool.Name) && s.talking(d.ID) != ""
 	page.Form.CanPin = mayAdmin(r.Context())
 	if pin, ok := s.ToolPins.Pin(tool.Name); ok {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"net/url"
 	"strings"
+	"time"
 	"unicode"
 
 	"fleetd/fleet"
+	"fleetd/web/forms"
 )
 
 // A BulkPage previews one act on many devices: GET [PathBulk] with act, all and q or d..., and the
@@ -46,6 +48,12 @@ func (v BulkPage) chosen() url.Values {
 		ids[i] = string(id)
 	}
 	return url.Values{"ids": {strings.Join(ids, ",")}}
+}
+
+// equivalent returns what does the same as the form of the preview.
+func (v BulkPage) equivalent(now time.Time) forms.Equivalent {
+	return forms.BulkEquivalent(string(v.Act), v.Query, deviceIDs(v.Devices), splitWords(v.Tags), v.Reason, v.Hours,
+		v.Preview.Targets, now)
 }
 
 // key returns a message about the act.

@@ -17,6 +17,10 @@ type CallsPage struct {
 	Bad        string // why the filter is invalid; "" if it is valid
 }
 
+func (v CallsPage) exportURL() string {
+	return ListURL{Path: PathCallsExport, Values: v.List.Values}.At("")
+}
+
 // A CallRow is one call in a list. A live stream sends it as a patch.
 type CallRow struct {
 	ID         string

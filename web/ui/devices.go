@@ -30,6 +30,7 @@ type DevicesPage struct {
 
 	CanRetire bool
 	Setup     Setup
+	First     bool // no device has joined yet: the page shows Setup
 
 	Columns    Columns
 	Wall       bool // the latest picture of each device, instead of the table

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/url"
@@ -79,6 +80,23 @@ func (v FanOutNewPage) ask() url.Values {
 		ids[i] = string(id)
 	}
 	return url.Values{"d": ids}
+}
+
+// equivalent returns what does the same as the form of the preview.
+func (v FanOutNewPage) equivalent() forms.Equivalent {
+	confirm := 0
+	if v.word() != "" {
+		confirm = v.Preview.Targets
+	}
+	return forms.FanOutEquivalent(v.Query, deviceIDs(v.Devices), v.Form.Tool.Name, v.Arguments,
+		cmp.Or(v.MaxInFlight, call.DefaultInFlight), v.OfflineWait, v.Interrupt, confirm)
+}
+
+func deviceIDs(devices []fleet.DeviceID) (ids []string) {
+	for _, id := range devices {
+		ids = append(ids, string(id))
+	}
+	return ids
 }
 
 // changeURL returns from the preview to the form, with its values.

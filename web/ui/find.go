@@ -15,6 +15,7 @@ const PathFind = "/find"
 // A FindPage is the results of a search: GET [PathFind]. The dialog of Ctrl-K shows its list.
 type FindPage struct {
 	Query     string
+	Acts      []FoundAct
 	Pages     []FoundPage
 	Devices   []fleet.Device
 	More      bool // more devices match
@@ -56,12 +57,12 @@ func (r FoundRecord) icon() string {
 }
 
 func (v FindPage) empty() bool {
-	return len(v.Pages)+len(v.Devices)+len(v.Campaigns)+len(v.Records) == 0
+	return len(v.Acts)+len(v.Pages)+len(v.Devices)+len(v.Campaigns)+len(v.Records) == 0
 }
 
 // findable are the pages without an entry in the navigation.
 var findable = []pageLink{{"fanout.new", PathFanOutNew}, {"campaign.new", PathCampaignNew}, {"claim.action", PathClaim},
-	{"rules.title", PathRules}, {"firmware.images", PathImages}, {"flasher.page", PathFlash}, {"help.title", PathHelp},
+	{"rules.title", PathRules}, {"firmware.images", PathImages}, {"flasher.page", PathFlash}, {"help.title", PathHelp}, {"api.title", PathAPI},
 	{"account.title", PathAccount}}
 
 // FindPages returns the pages whose name contains the text, in any language: an operator with a

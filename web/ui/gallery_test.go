@@ -130,6 +130,15 @@ var samples = []sample{
 	{"fanout-form", "/fanouts/new", fanOutNew(1), false},
 	{"fanout-preview", "/fanouts/new", fanOutNew(2), false},
 	{"fanout-leave", "/fanouts/new", fanOutNew(3), false},
+	{"find-acts", "/find?q=volume+30+kitchen", ui.FindPage{Query: "volume 30 kitchen", Acts: []ui.FoundAct{
+		{Act: ui.ActVolume, Device: "a085e3112233", Title: hostile[0], Value: "30"},
+		{Act: ui.ActReboot, Query: "kitchen", Matched: 12}, {Act: ui.ActTag, Device: "a085e3112233", Title: "门口", Value: "lab"},
+		{Act: ui.ActHold, Device: "a085e3112233", Title: "x"}, {Act: ui.ActUpdate, Device: "a085e3112233", Title: "x"},
+		{Act: ui.ActPicture, Device: "a085e3112233", Title: "x"}}}.Page(), false},
+	{"api", "/api", apiPage(false), false},
+	{"api-one", "/api?op=make-call", apiPage(true), false},
+	{"first-board", "/devices", firstBoard(), false},
+	{"name", "/devices/a/name", ui.NamePage{Head: head("")}.Page(), false},
 	{"claim", "/claim", claimPage(), false},
 	{"settings", "/settings", settingsPage(), false},
 	{"not-found", "/nope", late(func(ctx context.Context) templ.Component { return ui.NotFound(ctx).Page() }), false},
@@ -153,7 +162,7 @@ func withPicture() *ui.CallView {
 func devicesPage(n int, query string) templ.Component {
 	v := ui.DevicesPage{
 		Query: query, List: list("/devices", url.Values{"q": {query}}.Encode()), Rows: deviceRows(n),
-		Total: n, Fleet: n, Boards: boards, CanAct: true, Setup: setup("code"),
+		Total: n, Fleet: n, First: n == 0, Boards: boards, CanAct: true, Setup: setup("code"),
 	}
 	if n >= 50 {
 		v.Total, v.Fleet, v.Next = 4312, 5000, "next"

@@ -30,12 +30,13 @@ type Overview struct {
 	Running   []FanOutRow
 	Campaigns []CampaignRow // open campaigns
 	Setup     Setup
+	First     bool // no device has joined yet: the page shows Setup
 }
 
 // refresh returns after how many seconds the script fetches the page again: charts may wait, the
 // first device may not.
 func (v Overview) refresh() string {
-	if v.Fleet == 0 {
+	if v.First {
 		return "5"
 	}
 	return "60"

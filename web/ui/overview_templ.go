@@ -73,8 +73,8 @@ func (v Overview) Page() templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if v.Fleet == 0 {
-				templ_7745c5c3_Err = v.needs().Render(ctx, templ_7745c5c3_Buffer)
+			if v.First {
+				templ_7745c5c3_Err = v.Setup.FirstBoard().Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -82,7 +82,7 @@ func (v Overview) Page() templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = v.Setup.Teach().Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = v.needs().Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -15,6 +15,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/history"
+	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
@@ -142,7 +143,7 @@ func firmwarePage() templ.Component {
 }
 
 func overview(n int) templ.Component {
-	v := ui.Overview{Fleet: n, Setup: setup("code"), Step: time.Hour}
+	v := ui.Overview{Fleet: n, First: n == 0, Setup: setup("code"), Step: time.Hour}
 	if n > 0 {
 		v.Adoption = adoptionChart(21)
 	}
@@ -254,7 +255,8 @@ func settingsPage() templ.Component {
 		Tokens: []ui.TokenRow{{ID: "1", Name: "nightly-volume-check", Role: fleet.RoleOperator, Hint: "x7Qa", By: "anna",
 			Created: now.AddDate(0, -1, 0), LastUsed: ago(2 * time.Hour)}, {ID: "2", Name: "old", Role: fleet.RoleViewer,
 			Hint: "90Zz", By: "anna", Created: now.AddDate(0, -6, 0), Expires: ago(-24 * time.Hour), Revoked: true}},
-		NewToken: "flt_4yTq0a8Zr1mX9cVb7Nn2Kp5Ls3Wd6Ef", Mode: "code", Admin: true,
+		NewToken: "flt_4yTq0a8Zr1mX9cVb7Nn2Kp5Ls3Wd6Ef", Mode: "code", Admin: true, Fleet: true,
+		Clients: ui.MCPClients("https://fleet.example.org", "flt_4yTq0a8Zr1mX9cVb7Nn2Kp5Ls3Wd6Ef"), ClientsLocal: true,
 		System: []ui.SystemFact{{Key: "version", Value: "0.1.0"}, {Key: "node", Value: "fleet-1"},
 			{Key: "started", Value: "21 Nov 2026"}, {Key: "ota", Value: "http://fleet.example.org:8080/xiaozhi/ota/"},
 			{Key: "mqtt", Value: "fleet.example.org:1883"}, {Key: "database", Value: "PostgreSQL 15.14"},
@@ -275,4 +277,32 @@ func claimPage() templ.Component {
 // late renders a component that needs the page's language for its data.
 func late(f func(ctx context.Context) templ.Component) templ.Component {
 	return templ.ComponentFunc(func(ctx context.Context, w io.Writer) error { return f(ctx).Render(ctx, w) })
+}
+
+func apiPage(one bool) templ.Component {
+	call := ui.APIOperation{ID: "make-call", Method: "POST", Path: "/calls", Summary: "Call a tool of a device",
+		About: "Waits for the outcome and answers 200 with the call, whatever its state.\n\nNeeds the role operator.",
+		Parameters: []ui.APIValue{{Name: "id", In: "path", Type: "string", About: "Device id", Required: true},
+			{Name: "Prefer", In: "header", Type: "string", About: "respond-async does not wait for the outcome"}},
+		Body: []ui.APIValue{{Name: "tool", Type: "string", Required: true},
+			{Name: "arguments", Type: "object", About: "Arguments of the tool, at most 3 KiB; {} if left out"},
+			{Name: "snapshot_id", Depth: 1, Type: "string, uuid"}},
+		Errors: []string{"400", "401", "429"}, Example: forms.Equivalent{Method: "POST", Path: "/devices/ID/calls",
+			Body: map[string]any{"tool": "self.audio_speaker.set_volume"}}}
+	list := ui.APIOperation{ID: "list-devices", Method: "GET", Path: "/devices", Summary: "List devices"}
+	v := ui.APIPage{Groups: []ui.APIGroup{{Tag: "devices", Operations: []ui.APIOperation{list, call}}}}
+	if one {
+		v.One, v.Whole = true, true
+		v.Groups[0].Operations = v.Groups[0].Operations[1:]
+	}
+	return v.Page()
+}
+
+func firstBoard() templ.Component {
+	s := setup("code")
+	s.OTAURL, s.Local, s.NetworkOTAURL = "http://127.0.0.1:8080/xiaozhi/ota/", true, "http://192.168.1.5:8080/xiaozhi/ota/"
+	s.CanFlash, s.CanCreate = true, true
+	s.Waiting = []ui.WaitingDevice{{ID: "a085e3112233", Board: "bread-compact-wifi", Version: "2.4.2",
+		RemoteAddr: "192.168.1.77", Since: now, LastPoll: ago(12 * time.Second)}}
+	return ui.DevicesPage{List: list("/devices", ""), First: true, CanAct: true, Setup: s}.Page()
 }

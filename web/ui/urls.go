@@ -25,6 +25,7 @@ const (
 	PathClaim       = "/claim"       // GET add, POST code
 	PathMQTT5       = "/claim/mqtt5" // POST id, name: a device of MCP over MQTT 5
 	PathCalls       = "/calls"       // GET device, tool, actor, state, fanout, since, until, limit, cursor
+	PathCallsExport = "/calls.csv"   // GET the same filter
 	PathFanOuts     = "/fanouts"     // GET list, POST create
 	PathFanOutNew   = "/fanouts/new" // GET q or d=... (repeated), tool, arg.*
 	PathSettings    = "/settings"

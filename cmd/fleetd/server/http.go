@@ -61,6 +61,7 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		Sessions: s.store.Sessions(), Authority: s.authority, Attempts: s.attempts, Heavy: &s.heavy,
 		PublicURL: s.cfg.PublicURL, NetworkURL: s.cfg.networkURL(), MQTTEndpoint: s.cfg.MQTTEndpoint,
 		EnrolmentMode: s.cfg.enrolmentMode(),
+		APIDocument:   func() ([]byte, error) { return api.Document(s.cfg.Version) },
 		Version:       s.cfg.Version, System: s.systemFacts(ctx),
 		Report: s.reporter.report, Cluster: s.cluster, InCluster: s.node != nil, Log: s.log,
 	})

@@ -76,7 +76,7 @@ async function addHostile(page) {
   await eventually('the hostile board is listed', async () => (await page.goto(path)).status() === 200);
   const edit = async (field, value) => {
     const menu = page.locator(`#device-head details:has(input[name=${field}])`);
-    await menu.locator('summary').click();
+    await menu.locator('> summary').click();
     await menu.locator(`input[name=${field}]`).fill(value);
     await menu.locator('button.btn-primary').click();
   };

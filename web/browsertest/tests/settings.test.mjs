@@ -23,8 +23,8 @@ before(async () => {
   const form = page.locator('form[action="/settings/tokens"]');
   await form.locator('input[name=name]').fill('test');
   await form.locator('input[name=role][value=admin]').check();
-  await form.locator('button').click();
-  token = await page.locator('.copyline code').textContent();
+  await form.locator('button.btn').click();
+  token = await page.locator('.note .copyline code').textContent();
 });
 
 after(async () => {

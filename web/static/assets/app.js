@@ -448,6 +448,30 @@
     fetch(button.form.action, { method: 'POST', body, redirect: 'manual' })
   }
 
+  // The server writes what does the same as a form, for its fields as they are. Passwords and files
+  // stay here.
+  let equivalentTimer = 0, equivalentTurn = 0
+  const formOf = menu => menu.closest('form') ?? document.getElementById(menu.parentElement.dataset.form)
+  async function showEquivalent(menu) {
+    const form = formOf(menu), turn = ++equivalentTurn
+    const body = new URLSearchParams(menu.dataset.equivalent)
+    for (const [name, value] of new FormData(form)) {
+      if (typeof value === 'string' && form.elements[name].type !== 'password') body.append(name, value)
+    }
+    const answer = await fetch('/equivalent', { method: 'POST', body }).catch(() => null)
+    if (!answer?.ok || answer.redirected) return
+    const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html').body.firstElementChild
+    if (turn !== equivalentTurn) return
+    menu.lastElementChild.replaceWith(fresh)
+    enhance(menu)
+  }
+  document.addEventListener('toggle', e => { if (e.target.open && e.target.dataset.equivalent) showEquivalent(e.target) }, true)
+  document.addEventListener('input', e => {
+    const menu = $$('[data-equivalent]').find(m => m.open && formOf(m) === e.target.form)
+    clearTimeout(equivalentTimer)
+    if (menu) equivalentTimer = setTimeout(showEquivalent, 150, menu)
+  })
+
   // The browser has all time zones; the server offers only two.
   document.addEventListener('focusin', e => {
     const list = e.target.list
@@ -671,6 +695,7 @@
     const fresh = new DOMParser().parseFromString(page, 'text/html').getElementById(id)
     const old = document.getElementById(id)
     if (fresh && old) replace(old, fresh)
+    else if (old?.dataset.ends !== undefined) location.reload() // the page shows something else now
     countAgain()
     return true
   }
