@@ -1,11 +1,11 @@
 // Package place arranges the devices of the fleet in places: a tag such as site-1/room-2 is the place room-2 within
-// site-1, and a tag without a slash is a place of its own name.
+// site-1, and a tag without a slash is a place, too.
 //
 // A device lies in the places of its tags and in all places above them, so the devices of a place are those that
 // [Path.Query] selects. Places exist as long as devices have their tags: nothing else is stored.
 //
-// It reads figures from a [Store], which leaves out the devices that do not exist for the principal of the context. It
-// has no goroutines and no locks.
+// It reads figures from a [Store], which leaves out the devices that do not exist for the principal of the context, and
+// open alerts from their service. It has no goroutines and no locks.
 package place
 
 import (
@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/alert"
 )
 
 // Max is the largest number of places in an answer. Of more, those of the upper levels with the most devices are in it.
@@ -76,10 +77,10 @@ type Place struct {
 	Online  int // of Joined
 	Crashed int // restarted after a crash in the last day
 
-	Versions     int    // number of versions that run
-	Version      string // the most common of them; "" if no device has reported one
-	OnVersion    int    // devices that run it
-	WithFirmware int    // devices that have reported a version
+	Versions  int    // number of versions that run
+	Version   string // the most common of them; "" if no device has reported one
+	OnVersion int    // devices that run it
+	Reporting int    // devices that have reported a version
 
 	Alerts    []uuid.UUID // that have not ended and concern a device, the worst first
 	Campaigns []uuid.UUID // under way that have a device as their target, oldest first
@@ -106,16 +107,21 @@ type Store interface {
 	Places(ctx context.Context, f Filter) ([]Place, error)
 }
 
+// Alerts are the alerts that have not ended.
+type Alerts interface {
+	// Current lists those that exist for the principal, the worst first.
+	Current(by fleet.Principal) []alert.Alert
+	Devices(a alert.Alert) alert.Devices
+}
+
 // A Service answers questions about places.
 type Service struct {
 	store  Store
-	alerts func(by fleet.Principal) []Alert
+	alerts Alerts
 }
 
-// New returns a service. alerts returns the alerts that exist for a principal and have not ended, the worst first.
-func New(store Store, alerts func(by fleet.Principal) []Alert) *Service {
-	return &Service{store, alerts}
-}
+// New returns a service.
+func New(store Store, alerts Alerts) *Service { return &Service{store, alerts} }
 
 // A Tree has places in the order of their paths, each after the one above it.
 type Tree struct {
@@ -142,7 +148,15 @@ func (s *Service) Within(ctx context.Context, by fleet.Principal, path string) (
 }
 
 func (s *Service) tree(ctx context.Context, by fleet.Principal, within Path) (Tree, error) {
-	alerts := s.alerts(by)
+	var alerts []Alert
+	for _, a := range s.alerts.Current(by) {
+		of := s.alerts.Devices(a)
+		one := Alert{ID: a.ID, Query: of.Query, IDs: of.IDs}
+		if a.Kind == alert.CampaignStopped || a.Kind == alert.CampaignStuck {
+			one.Campaign, _ = uuid.Parse(a.Subject)
+		}
+		alerts = append(alerts, one)
+	}
 	found, err := s.store.Places(ctx, Filter{Within: within, Alerts: alerts, Limit: Max})
 	if err != nil {
 		return Tree{}, err

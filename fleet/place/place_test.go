@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/alert"
 )
 
 func TestParse(t *testing.T) {
@@ -99,7 +100,8 @@ func TestTree(t *testing.T) {
 func TestAlertsOfPlaces(t *testing.T) {
 	campaign, one, two, three := uuid.New(), uuid.New(), uuid.New(), uuid.New()
 	alerts := []Alert{{ID: one, Query: "tag:a"}, {ID: two, Campaign: campaign}, {ID: three}}
-	tree := grow([]Place{{Path: "a", Alerts: []uuid.UUID{three, one}, Campaigns: []uuid.UUID{campaign}}, {Path: "b"}}, alerts, 9)
+	tree := grow([]Place{{Path: "a", Alerts: []uuid.UUID{three, one}, Campaigns: []uuid.UUID{campaign}}, {Path: "b"}},
+		alerts, 9)
 	got := tree.Places[0].Alerts
 	if len(got) != 3 || got[0] != one || got[1] != two || got[2] != three || len(tree.Places[1].Alerts) != 0 {
 		t.Errorf("alerts %v of a, %v of b", got, tree.Places[1].Alerts)
@@ -110,13 +112,18 @@ type storeFunc func(Filter) []Place
 
 func (f storeFunc) Places(_ context.Context, filter Filter) ([]Place, error) { return f(filter), nil }
 
+type noAlerts struct{}
+
+func (noAlerts) Current(fleet.Principal) []alert.Alert  { return nil }
+func (noAlerts) Devices(alert.Alert) (of alert.Devices) { return of }
+
 func TestUnknownPlace(t *testing.T) {
 	s := New(storeFunc(func(f Filter) []Place {
 		if f.Within == "a" {
 			return []Place{{Path: "a"}}
 		}
 		return nil
-	}), func(fleet.Principal) []Alert { return nil })
+	}), noAlerts{})
 	for path, ok := range map[string]bool{"a": true, "b": false, "a//": false, "../a": false} {
 		if _, err := s.Within(t.Context(), fleet.Principal{}, path); (err == nil) != ok {
 			t.Errorf("Within(%q): %v", path, err)

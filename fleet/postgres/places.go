@@ -54,7 +54,8 @@ func (s *Store) Places(ctx context.Context, f place.Filter) ([]place.Place, erro
 	w.args = runs.args
 	within := w.arg(string(f.Within))
 	rows, _ := s.db.Query(ctx, `
-		WITH crashed AS MATERIALIZED (SELECT DISTINCT c.device_id FROM report_changes c WHERE c.at > `+since+` AND `+isCrash+`),
+		WITH crashed AS MATERIALIZED (SELECT DISTINCT c.device_id FROM report_changes c
+			WHERE c.at > `+since+` AND `+isCrash+`),
 		d AS MATERIALIZED (SELECT id, tags_key, version, presence, transport FROM devices`+devices+`),
 		`+placesOf+`,
 		runs AS (SELECT n.path, array_agg(DISTINCT r.id ORDER BY r.id) AS campaigns
@@ -76,9 +77,9 @@ func (s *Store) Places(ctx context.Context, f place.Filter) ([]place.Place, erro
 				sum(crashed)::int AS crashed, (count(*) FILTER (WHERE version <> ''))::int AS versions,
 				coalesce((array_agg(version ORDER BY devices DESC, version) FILTER (WHERE version <> ''))[1], '') AS version,
 				coalesce(max(devices) FILTER (WHERE version <> ''), 0) AS on_version,
-				coalesce(sum(devices) FILTER (WHERE version <> ''), 0)::int AS with_firmware
+				coalesce(sum(devices) FILTER (WHERE version <> ''), 0)::int AS reporting
 			FROM versions GROUP BY path)
-		SELECT path, devices, joined, online, crashed, versions, version, on_version, with_firmware, campaigns, alerts
+		SELECT path, devices, joined, online, crashed, versions, version, on_version, reporting, campaigns, alerts
 		FROM counted LEFT JOIN runs USING (path) LEFT JOIN alerting USING (path)
 		WHERE `+within+` = '' OR path = `+within+` OR starts_with(path, `+within+` || '/')
 		ORDER BY cardinality(string_to_array(path, '/')), devices DESC, path LIMIT `+w.arg(f.Limit+1), w.args...)

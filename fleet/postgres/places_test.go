@@ -83,7 +83,8 @@ func TestPlacesAgreeWithQueries(t *testing.T) {
 	if len(some) != 4 || some[0].Path != "site-1" {
 		t.Errorf("within site-1: %+v", some)
 	}
-	if some, err = s.Places(t.Context(), place.Filter{Limit: 3}); err != nil || len(some) != 4 || some[0].Path != "site-1" {
+	some, err = s.Places(t.Context(), place.Filter{Limit: 3})
+	if err != nil || len(some) != 4 || some[0].Path != "site-1" {
 		t.Errorf("the first places: %+v (%v)", some, err)
 	}
 }

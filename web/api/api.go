@@ -37,6 +37,7 @@ import (
 	"fleetd/fleet/logstream"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
+	"fleetd/fleet/place"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/publish"
@@ -62,6 +63,7 @@ type Options struct {
 	FanOuts         *call.FanOuts
 	History         *history.Service
 	Trends          *trend.Service
+	Places          *place.Service
 	Schedules       *schedule.Service
 	Enrolment       *enrolment.Service
 	Rules           *enrolment.Rules
@@ -160,6 +162,7 @@ func newAPI(o Options) *api {
 	a.registerSchedules()
 	a.registerHistory()
 	a.registerTrends()
+	a.registerPlaces()
 	a.registerImages()
 	a.registerLayouts()
 	a.registerReleases()

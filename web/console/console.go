@@ -38,6 +38,7 @@ import (
 	"fleetd/fleet/logstream"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
+	"fleetd/fleet/place"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/publish"
@@ -71,6 +72,7 @@ type Options struct {
 	Plugins    *plugin.Service
 	History    *history.Service
 	Trends     *trend.Service
+	Places     *place.Service
 	// PluginsDir is the directory of the plug-ins that are files; "" for none.
 	PluginsDir string
 	// Program returns what a program that is a device says about itself; false while it is not

@@ -169,6 +169,8 @@ var reaches = map[string]string{
 	"GET /import":                                                "operator audience",
 	"GET /history":                                               "viewer list",
 	"GET /dashboards":                                            "viewer list",
+	"GET /places":                                                "viewer list",
+	"GET /places/*":                                              "viewer list",
 	"GET /schedules":                                             "viewer list",
 	"GET /schedules/new":                                         "operator audience",
 	"GET /schedules/{schedule}":                                  "viewer audience",

@@ -22,6 +22,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/place"
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/trend"
 	"fleetd/web/i18n"
@@ -114,6 +115,12 @@ var samples = []sample{
 	{"dashboards-filter", "/dashboards?of=filter:lab", dashboardsPage("filter:lab", dashboardFigures(), ""), false},
 	{"dashboards-0", "/dashboards?of=filter:lab", dashboardsPage("filter:lab", trend.Figures{}, ""), false},
 	{"dashboards-bad", "/dashboards?of=x", dashboardsPage("x", trend.Figures{}, "…"), false},
+	{"places", "/places", placesPage(samplePlaces()), false},
+	{"places-0", "/places", placesPage(place.Tree{}), false},
+	{"places-many", "/places", placesPage(manyPlaces()), false},
+	{"places-flat", "/places", placesPage(place.Tree{Places: samplePlaces().Places[6:]}), false},
+	{"place", "/places/berlin", placePage(false), false},
+	{"place-bare", "/places/lab", placePage(true), false},
 	{"history", "/history", historyPage(), false},
 	{"history-none", "/history", ui.HistoryPage{List: list("/history", ""), Begin: now, Now: now, At: now}.Page(), false},
 	{"history-bad", "/history", ui.HistoryPage{List: list("/history", ""), Begin: now, Now: now, At: now, Problem: "…"}.Page(), false},
@@ -340,7 +347,7 @@ func save(t *testing.T, name string, b []byte) {
 func saveStatic(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"app.css", "app.js", "favicon.svg", "htmx-2.0.11.min.js",
-		"idiomorph-ext-0.7.4.min.js", "upload.js"} {
+		"idiomorph-ext-0.7.4.min.js", "upload.js", "dashboards.css", "places.css"} {
 		w := httptest.NewRecorder()
 		static.Handler().ServeHTTP(w, httptest.NewRequest("GET", static.Path(name), nil))
 		b, _ := io.ReadAll(w.Body)
