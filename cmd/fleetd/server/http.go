@@ -48,7 +48,7 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,
 		Presences: s.Presences, DatabaseAway: s.database.Away, Schedules: s.Schedules, History: s.History, Trends: s.Trends,
 		Places: s.Places, Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters,
-		ToolPins: s.ToolPins,
+		ToolPins:        s.ToolPins,
 		ToolQuarantines: s.ToolQuarantines, Catalogue: s.Catalogue,
 		Serials: s.Serials,
 		Keys:    s.Keys, MarkProofs: s.cfg.SerialProof == "mark",
