@@ -29,6 +29,7 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/catalogue"
+	"fleetd/fleet/changes"
 	"fleetd/fleet/cluster"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
@@ -73,6 +74,7 @@ type Options struct {
 	History    *history.Service
 	Trends     *trend.Service
 	Places     *place.Service
+	Changes    *changes.Service
 	// PluginsDir is the directory of the plug-ins that are files; "" for none.
 	PluginsDir string
 	// Program returns what a program that is a device says about itself; false while it is not

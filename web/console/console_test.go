@@ -29,6 +29,7 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/catalogue"
+	"fleetd/fleet/changes"
 	"fleetd/fleet/cluster"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -249,6 +250,7 @@ func (c *site) services(log *slog.Logger) console.Options {
 	return console.Options{Record: c.record, LogStreams: c.logStreams, Redaction: c.redaction, Schedules: c.schedules,
 		History: history.New(c.store, time.Now), Trends: trend.New(c.store, c.filters, time.Now),
 		Places:  place.New(c.store, c.alerts),
+		Changes: changes.New(c.store, history.New(c.store, time.Now), c.devices, time.Now),
 		Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,
 		Upstreams: c.upstreams, Alerts: c.alerts, Plugins: newPlugins(c.t, c.store, "", &scriptedRunner{}),

@@ -169,6 +169,7 @@ var reaches = map[string]string{
 	"GET /import":                                                "operator audience",
 	"GET /history":                                               "viewer list",
 	"GET /dashboards":                                            "viewer list",
+	"GET /changes":                                               "viewer list",
 	"GET /places":                                                "viewer list",
 	"GET /places/*":                                              "viewer list",
 	"GET /schedules":                                             "viewer list",

@@ -58,7 +58,8 @@ func (s *Server) table() []route {
 		s.systemRoutes(), s.clusterRoutes(),
 		s.pluginRoutes(), s.endpointRoutes(), s.mqtt5Routes(), s.findRoutes(), s.auditRoutes(), s.recordRoutes(),
 		s.bulkRoutes(), s.fileRoutes(), s.scheduleRoutes(),
-		s.completeRoutes(), s.catalogueRoutes(), s.historyRoutes(), s.dashboardRoutes(), s.placeRoutes(), s.pictureRoutes(),
+		s.completeRoutes(), s.catalogueRoutes(), s.historyRoutes(), s.dashboardRoutes(), s.placeRoutes(),
+		s.changeRoutes(), s.pictureRoutes(),
 		[]route{
 			{method: get, pattern: ui.PathSignIn, role: anyone, reach: access.Own, page: s.showSignIn},
 			{method: post, pattern: ui.PathSignIn, role: anyone, reach: access.Own, raw: s.signIn},

@@ -32,7 +32,7 @@ type navEntry struct {
 type pageLink struct{ key, path string }
 
 var nav = []navEntry{
-	{"overview", "nav.overview", []pageLink{{"nav.overview", PathHome}, {"dashboards.title", PathDashboards}},
+	{"overview", "nav.overview", []pageLink{{"nav.overview", PathHome}, {"changes.nav", PathChanges}, {"dashboards.title", PathDashboards}},
 		[]string{PathAlerts}},
 	{"devices", "nav.devices", []pageLink{{"nav.devices", PathDevices}, {"places.title", PathPlaces}, {"catalogue.title", PathTools}},
 		[]string{PathClaim, PathRules, PathBulk, PathImport, PathHistory, PathPictures}},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/changes"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/policy"
 	"fleetd/mcp/gateway"
@@ -47,7 +48,8 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 	pages, err := console.New(console.Options{
 		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,
 		Presences: s.Presences, DatabaseAway: s.database.Away, Schedules: s.Schedules, History: s.History, Trends: s.Trends,
-		Places: s.Places, Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters,
+		Places: s.Places, Changes: changes.New(s.store, s.History, s.Devices, time.Now),
+		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters,
 		ToolPins:        s.ToolPins,
 		ToolQuarantines: s.ToolQuarantines, Catalogue: s.Catalogue,
 		Serials: s.Serials,
