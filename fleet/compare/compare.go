@@ -118,7 +118,7 @@ func (d Difference) overlaps(other Difference) bool {
 }
 
 // z returns the gap in standard errors, as if both sides were samples of the same devices. A share of nothing or all
-// has no error of its own, so half a device is added to each number.
+// would have no error, so half a device is added to each number.
 func (d Difference) z() float64 {
 	n, m := float64(d.FailedOf)+1, float64(d.WellOf)+1
 	p, q := (float64(d.Failed)+0.5)/n, (float64(d.Well)+0.5)/m

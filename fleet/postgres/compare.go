@@ -61,7 +61,7 @@ func (s *Store) FanOutFacts(ctx context.Context, id uuid.UUID) (compare.Counts, 
 
 // compareFacts counts the values of facts of both sides. parts selects device_id, failed, version (”: the present
 // one) and the moment of the attempt. Signal and uptime are those of the heartbeats before the moment; if there are
-// none, the latest signal stands for that of the moment.
+// none, the signal is the latest one.
 func (s *Store) compareFacts(ctx context.Context, what, parts string, w where) (c compare.Counts, err error) {
 	step, side := w.arg(telemetry.VitalsStep), w.arg(compare.MaxSide)
 	least, signals, uptimes := w.arg(compare.Least), w.arg(signalBands), w.arg(uptimeBands)
@@ -132,7 +132,8 @@ func (s *Store) compareFacts(ctx context.Context, what, parts string, w where) (
 		n.Fact, n.Value = compare.Network, network
 		c.Values = append(c.Values, n)
 		all := c.Known[compare.Network]
-		c.Known[compare.Network] = compare.Count{Fact: compare.Network, Failed: all.Failed + n.Failed, Well: all.Well + n.Well}
+		c.Known[compare.Network] = compare.Count{Fact: compare.Network, Failed: all.Failed + n.Failed,
+			Well: all.Well + n.Well}
 	}
 	return c, nil
 }

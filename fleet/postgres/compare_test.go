@@ -72,10 +72,11 @@ func TestCompare(t *testing.T) {
 	at := now().Add(-time.Hour).Truncate(telemetry.VitalsStep).Add(time.Minute)
 	c, _ := r.campaignOf(campaign.DeploymentSucceeded, append(well, failed...)...)
 	_, err := db.Exec(t.Context(), `UPDATE deployments SET sent_at = $1,
-			state = CASE WHEN device_id = ANY ($2) THEN CASE WHEN device_id = 'd00000' THEN 'sent' ELSE 'rolled_back' END ELSE state END,
+			state = CASE WHEN device_id = 'd00000' THEN 'sent' WHEN device_id = ANY ($2) THEN 'rolled_back' ELSE state END,
 			finished_at = CASE WHEN device_id = 'd00000' THEN NULL ELSE finished_at END,
 			updated_at = CASE WHEN device_id = 'd00000' THEN now() - interval '2 hours' ELSE updated_at END,
-			from_version = CASE WHEN device_id = ANY ($2) THEN '2.3.0' ELSE '2.4.0' END WHERE campaign_id = $3`, at, failed, c.ID)
+			from_version = CASE WHEN device_id = ANY ($2) THEN '2.3.0' ELSE '2.4.0' END WHERE campaign_id = $3`, at,
+		failed, c.ID)
 	check(t, err)
 	service := compare.New(s)
 	got, err := service.Campaign(t.Context(), c.ID)
@@ -144,7 +145,8 @@ func TestCompareScale(t *testing.T) {
 		`UPDATE deployments SET state = 'failed' WHERE hashtext(device_id) % 10 = 0`,
 		`UPDATE devices SET remote_addr = '10.0.' || (hashtext(id) & 7) || '.9'`,
 		`INSERT INTO vitals_points (at, beats, heap_free, heap_min, heap_largest, uptime, reconnects, boots, rssi, restarted, device_id)
-			SELECT date_bin('5 min', now(), 'epoch') - interval '5 min' * n, 5, 1, 1, 1, 9999, 1, 1, -60 - (hashtext(id) & 31), false, id
+			SELECT date_bin('5 min', now(), 'epoch') - interval '5 min' * n, 5, 1, 1, 1, 9999, 1, 1, -60 - (hashtext(id) & 31),
+				false, id
 			FROM devices, generate_series(1, 12) n`,
 		`VACUUM ANALYZE deployments, devices, vitals_points`,
 	} {

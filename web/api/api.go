@@ -29,6 +29,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/catalogue"
 	"fleetd/fleet/cluster"
+	"fleetd/fleet/compare"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -64,6 +65,7 @@ type Options struct {
 	History         *history.Service
 	Trends          *trend.Service
 	Places          *place.Service
+	Compare         *compare.Service
 	Schedules       *schedule.Service
 	Enrolment       *enrolment.Service
 	Rules           *enrolment.Rules
@@ -163,6 +165,7 @@ func newAPI(o Options) *api {
 	a.registerHistory()
 	a.registerTrends()
 	a.registerPlaces()
+	a.registerCompare()
 	a.registerImages()
 	a.registerLayouts()
 	a.registerReleases()

@@ -31,6 +31,7 @@ import (
 	"fleetd/fleet/catalogue"
 	"fleetd/fleet/changes"
 	"fleetd/fleet/cluster"
+	"fleetd/fleet/compare"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -75,6 +76,7 @@ type Options struct {
 	Trends     *trend.Service
 	Places     *place.Service
 	Changes    *changes.Service
+	Compare    *compare.Service
 	// PluginsDir is the directory of the plug-ins that are files; "" for none.
 	PluginsDir string
 	// Program returns what a program that is a device says about itself; false while it is not
@@ -151,6 +153,7 @@ type Server struct {
 	summaries    summaryCache
 	filterCounts filterCounts
 	progress     progresses
+	differences  comparisons
 	started      time.Time
 }
 
@@ -177,7 +180,8 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{Options: o, public: public, streams: newStreams(), claims: newClaims(), started: o.Now().UTC(),
 		filterCounts: filterCounts{scopes: bounded.New[string, *countedFilters](countedScopes)},
-		progress:     progresses{all: bounded.New[uuid.UUID, *progressEntry](maxProgresses)}}
+		progress:     progresses{all: bounded.New[uuid.UUID, *progressEntry](maxProgresses)},
+		differences:  comparisons{all: bounded.New[uuid.UUID, *comparisonEntry](maxProgresses)}}
 	s.sessions = s.newSessions(public.Scheme == "https")
 	return s, nil
 }

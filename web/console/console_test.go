@@ -31,6 +31,7 @@ import (
 	"fleetd/fleet/catalogue"
 	"fleetd/fleet/changes"
 	"fleetd/fleet/cluster"
+	"fleetd/fleet/compare"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
@@ -250,6 +251,7 @@ func (c *site) services(log *slog.Logger) console.Options {
 	return console.Options{Record: c.record, LogStreams: c.logStreams, Redaction: c.redaction, Schedules: c.schedules,
 		History: history.New(c.store, time.Now), Trends: trend.New(c.store, c.filters, time.Now),
 		Places:  place.New(c.store, c.alerts),
+		Compare: compare.New(c.store),
 		Changes: changes.New(c.store, history.New(c.store, time.Now), c.devices, time.Now),
 		Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,
