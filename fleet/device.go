@@ -200,6 +200,7 @@ type Device struct {
 	ToolsCount   int
 	SafeMode     bool             // from its latest vitals, like CoreDump; stock firmware reports none
 	CoreDump     bool             // a core dump is stored on the device
+	CrashedAt    *time.Time       // latest restart after a crash that it reported; nil: none on record
 	Conflict     *DeviceConflict  // nil: no recent evidence of one
 	Claimed      *ClaimedHardware // nil: it claims the pinned hardware
 	CreatedAt    time.Time

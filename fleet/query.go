@@ -27,7 +27,7 @@ type Term struct {
 	Field  string   // one of the QueryFields; "" for a search word
 	Op     string   // ":", "<", "<=", ">", ">="; "" for a flag such as hold
 	Values []string // alternatives; comparisons have one
-	// Age is the value of a term on seen.
+	// Age is the value of a term on seen or crashed.
 	Age time.Duration
 	// Version is the value of a term that compares version.
 	Version []int64
@@ -66,6 +66,7 @@ var QueryFields = []QueryField{
 	{"elf", TextField, "elf:9f2c*"},
 	{"transport", TextField, "transport:mqtt"},
 	{"seen", AgeField, "seen>2d"},
+	{"crashed", AgeField, "crashed<1d"},
 	{"hold", FlagField, "-hold"},
 	{"conflict", FlagField, "conflict"},
 	{"retired", FlagField, "retired"},

@@ -59,7 +59,9 @@ func (t *Term) holds(d *Device, offers ToolSet, now time.Time) bool {
 	case "core_dump":
 		return d.CoreDump
 	case "seen":
-		return t.seen(d, now)
+		return t.since(d.LastSeen, now)
+	case "crashed":
+		return t.since(d.CrashedAt, now)
 	case "version":
 		return t.version(d)
 	case "tag":
@@ -134,10 +136,10 @@ func containsLower(s, word string) bool {
 	return false
 }
 
-// seen compares the age of the latest message. A device that was never seen is older than any
-// age.
-func (t *Term) seen(d *Device, now time.Time) bool {
-	recent := d.LastSeen != nil && now.Sub(*d.LastSeen) < t.Age
+// since compares the age of a moment. A device without it was never seen, or never crashed, and
+// counts as older than any age.
+func (t *Term) since(at *time.Time, now time.Time) bool {
+	recent := at != nil && now.Sub(*at) < t.Age
 	return recent == (t.Op == "<")
 }
 

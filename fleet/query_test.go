@@ -16,8 +16,8 @@ func TestQueryMatch(t *testing.T) {
 	seen := now.Add(-time.Hour)
 	d := fleet.Device{
 		ID: "a085e3112233", Name: "Front Door", Board: "bread-compact-wifi", Chip: "esp32s3", Version: "2.4.10",
-		Presence: fleet.PresenceOnline, Enrolment: fleet.EnrolmentEnrolled, Tags: []string{"lab", "floor-2"},
-		LastSeen: &seen, Hold: &fleet.Hold{Reason: "bench"},
+		Presence: fleet.PresenceOnline, Enrolment: fleet.EnrolmentEnrolled, Tags: []string{"lab", "floor-2", "site-1/room-2"},
+		LastSeen: &seen, CrashedAt: &seen, Hold: &fleet.Hold{Reason: "bench"},
 	}
 	offers := func(_ fleet.Device, tool string) bool { return tool == "self.reboot" }
 	tests := []struct {
@@ -49,6 +49,10 @@ func TestQueryMatch(t *testing.T) {
 		{"tool:self.reboot", ""},
 		{"tool:self.upgrade_firmware", "tool:self.upgrade_firmware"},
 		{"seen<2h", ""},
+		{"crashed<2h", ""},
+		{"crashed>2h", "crashed>2h"},
+		{"tag:site-1/*", ""},
+		{"tag:site/*", "tag:site/*"},
 		{"seen>2h", "seen>2h"},
 		{"retired", "retired"},
 	}

@@ -68,7 +68,8 @@ func NewScope(filter string, rest Role, tools []string) (*Scope, error) {
 
 // claimedFields are the fields that devices report about themselves. Board and chip are
 // pinned when the device is enrolled; before that they are only claims.
-var claimedFields = []string{"board", "chip", "version", "elf", "slot", "tool", "transport", "safe_mode", "core_dump"}
+var claimedFields = []string{"board", "chip", "version", "elf", "slot", "tool", "transport", "safe_mode", "core_dump",
+	"crashed"}
 
 // Claims returns the query's fields that depend on the devices' own reports, without
 // duplicates. A lying device controls whether such a query matches it.

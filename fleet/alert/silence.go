@@ -347,6 +347,13 @@ func (s *Service) covers(ctx context.Context, one Silence, a Alert) (covers, kno
 	return all, all, nil
 }
 
+// Devices returns the devices of an alert that has not ended. After a start these may be only the
+// first ones of an alert that lists its devices.
+func (s *Service) Devices(a Alert) Devices {
+	of, _ := s.devicesOf(a)
+	return of
+}
+
 // devicesOf returns the devices of an alert. all is false if these are only the first.
 func (s *Service) devicesOf(a Alert) (of Devices, all bool) {
 	s.mu.Lock()

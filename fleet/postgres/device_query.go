@@ -187,6 +187,8 @@ func (w *where) term(t fleet.Term, now time.Time) string {
 		return "(id IN (SELECT device_id FROM device_vitals WHERE " + t.Field + "))"
 	case "seen":
 		return w.seen(t, now)
+	case "crashed":
+		return w.crashed(t, now)
 	case "version":
 		return w.version(t)
 	case "tag":
@@ -250,6 +252,18 @@ func (w *where) tag(values []string) string {
 
 func (w *where) seen(t fleet.Term, now time.Time) string {
 	recent := "(last_seen IS NOT NULL AND last_seen > " + w.arg(now.Add(-t.Age)) + ")"
+	if t.Op == "<" {
+		return recent
+	}
+	return "(NOT " + recent + ")"
+}
+
+// isCrash is the condition on a row c of report_changes that the device restarted after a crash:
+// [trend.CrashReasons].
+const isCrash = `c.code = 'restarted' AND c.params->>'reset_reason' IN ('panic', 'watchdog', 'brownout')`
+
+func (w *where) crashed(t fleet.Term, now time.Time) string {
+	recent := "(id IN (SELECT c.device_id FROM report_changes c WHERE c.at > " + w.arg(now.Add(-t.Age)) + " AND " + isCrash + "))"
 	if t.Op == "<" {
 		return recent
 	}

@@ -28,6 +28,8 @@ var ownColumns = `id, kind, name, board, board_type, chip, version, elf_sha256, 
 	time_zone, ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes,
 	EXISTS (SELECT FROM device_vitals v WHERE v.device_id = devices.id AND v.safe_mode) AS safe_mode,
 	EXISTS (SELECT FROM device_vitals v WHERE v.device_id = devices.id AND v.core_dump) AS core_dump,
+	(SELECT c.at FROM report_changes c WHERE c.device_id = devices.id AND ` + isCrash + `
+		ORDER BY c.at DESC LIMIT 1) AS crashed_at,
 	conflict_code, conflict_first, conflict_last, conflict_evidence, conflict_sides,
 	claimed_board, claimed_board_type, claimed_chip, claimed_at,
 	created_at, retired_at`

@@ -164,7 +164,7 @@ func TestHistoryAgreesWithSnapshots(t *testing.T) {
 	now := past[len(past)-1]
 	ctx := context.Background()
 	kept := func(q fleet.Query) bool {
-		for _, field := range []string{"seen", "slot", "elf", "transport", "conflict", "safe_mode", "core_dump"} {
+		for _, field := range []string{"seen", "crashed", "slot", "elf", "transport", "conflict", "safe_mode", "core_dump"} {
 			if q.Asks(field) {
 				return false
 			}

@@ -35,7 +35,7 @@ func genQuery(t *rapid.T) fleet.Query {
 		var term string
 		switch rapid.IntRange(0, 7).Draw(t, "kind") {
 		case 0:
-			term = rapid.SampledFrom([]string{"hold", "retired", "seen<1h", "seen>1h", "safe_mode", "core_dump", "conflict",
+			term = rapid.SampledFrom([]string{"hold", "retired", "seen<1h", "seen>1h", "crashed<1h", "crashed>1h", "safe_mode", "core_dump", "conflict",
 				"AA:00:00:00:00:01", "AA:00:0", "aa-00", "00-01", "AA-"}).Draw(t, "flag")
 		case 1:
 			term = "version" + rapid.SampledFrom([]string{"<", "<=", ">", ">="}).Draw(t, "op") +
@@ -109,7 +109,7 @@ func stock(t *testing.T, s *postgres.Store) []fleet.Device {
 		}
 		if i%4 < 3 {
 			check(t, s.SaveVitals(ctx, map[fleet.DeviceID]telemetry.Vitals{id: {At: now(), SafeMode: i%4 == 0,
-				CoreDump: i%8 < 2}}))
+				CoreDump: i%8 < 2, Boots: int64(i % 3), ResetReason: []string{"panic", "power_on"}[i%2]}}))
 		}
 		if i%11 == 0 {
 			check(t, s.RetireDevice(ctx, admin, id, now()))

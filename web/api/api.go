@@ -29,6 +29,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/catalogue"
 	"fleetd/fleet/cluster"
+	"fleetd/fleet/compare"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -37,6 +38,7 @@ import (
 	"fleetd/fleet/logstream"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
+	"fleetd/fleet/place"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/publish"
@@ -62,6 +64,8 @@ type Options struct {
 	FanOuts         *call.FanOuts
 	History         *history.Service
 	Trends          *trend.Service
+	Places          *place.Service
+	Compare         *compare.Service
 	Schedules       *schedule.Service
 	Enrolment       *enrolment.Service
 	Rules           *enrolment.Rules
@@ -160,6 +164,8 @@ func newAPI(o Options) *api {
 	a.registerSchedules()
 	a.registerHistory()
 	a.registerTrends()
+	a.registerPlaces()
+	a.registerCompare()
 	a.registerImages()
 	a.registerLayouts()
 	a.registerReleases()

@@ -21,7 +21,7 @@ func (a *api) registerHistory() {
 	register(a, operation{id: "list-past-devices", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: path + "/devices", role: fleet.RoleViewer,
 		summary: "List the devices of a past moment, by name",
-		about: "q is the filter of the list of devices, about that moment; without the fields seen, slot, elf, transport, conflict, safe_mode and core_dump, which are not kept. " +
+		about: "q is the filter of the list of devices, about that moment; without the fields seen, crashed, slot, elf, transport, conflict, safe_mode and core_dump, which are not kept. " +
 			"422 before_history before the beginning of the history." + scoped}, a.listPastDevices)
 	register(a, operation{id: "count-past-devices", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: path + "/counts", role: fleet.RoleViewer,

@@ -32,7 +32,7 @@ func init() {
 		"list-filters", "list-firmware", "list-images", "list-inventories", "list-jobs", "list-policies",
 		"list-quarantines", "list-releases", "list-floors", "list-snapshots", "list-timeline", "list-tool-pins", "list-catalogue", "get-catalogue-tool", "diff-catalogue-tool", "list-tool-quarantines", "list-tools",
 		"list-vitals", "stream-events", "get-history", "get-adoption", "count-past-devices", "list-past-devices",
-		"list-device-states"} {
+		"list-device-states", "list-places"} {
 		forModels[id] = fleet.ModelsMay
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/catalogue"
 	"fleetd/fleet/cluster"
+	"fleetd/fleet/compare"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -35,6 +36,7 @@ import (
 	"fleetd/fleet/mail"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
+	"fleetd/fleet/place"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
@@ -282,7 +284,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	}
 	w.logStreams = logstream.New(logstream.Options{Store: w.store, Log: w.record, Sealer: sealer, Logger: log})
 	w.api = newAPI(Options{Record: w.record, Schedules: w.schedules, History: history.New(w.store, time.Now),
-		Trends:  trend.New(w.store, w.filters, time.Now),
+		Trends: trend.New(w.store, w.filters, time.Now), Places: place.New(w.store, w.alerts),
+		Compare: compare.New(w.store),
 		Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
 		Operators: w.operators, Filters: w.filters, ToolPins: pins, ToolQuarantines: w.held,

@@ -156,6 +156,9 @@ func (s *Server) campaignBoard(ctx context.Context, id uuid.UUID) (b ui.Campaign
 		return b, err
 	}
 	b.Progress, b.Downloads = p.counts, p.downloads
+	if b.Compare, err = s.compareCampaign(ctx, id, p.counts); err != nil {
+		return b, err
+	}
 	b.Viewer, b.CanAct = viewerOf(ctx).actor(), mayAct(ctx)
 	b.To = s.now().Truncate(time.Minute).Add(time.Minute)
 	b.From = b.To.Add(-rateSpan)

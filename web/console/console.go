@@ -30,7 +30,9 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/catalogue"
+	"fleetd/fleet/changes"
 	"fleetd/fleet/cluster"
+	"fleetd/fleet/compare"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -39,6 +41,7 @@ import (
 	"fleetd/fleet/logstream"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
+	"fleetd/fleet/place"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/publish"
@@ -72,6 +75,9 @@ type Options struct {
 	Plugins    *plugin.Service
 	History    *history.Service
 	Trends     *trend.Service
+	Places     *place.Service
+	Changes    *changes.Service
+	Compare    *compare.Service
 	// PluginsDir is the directory of the plug-ins that are files; "" for none.
 	PluginsDir string
 	// Program returns what a program that is a device says about itself; false while it is not
@@ -151,6 +157,7 @@ type Server struct {
 	filterCounts filterCounts
 	progress     progresses
 	undos        *undos
+	differences  comparisons
 	started      time.Time
 	operations   func() ([]ui.APIGroup, error) // of REST, read once
 }
@@ -179,7 +186,8 @@ func New(o Options) (*Server, error) {
 	s := &Server{Options: o, public: public, streams: newStreams(), claims: newClaims(), started: o.Now().UTC(),
 		filterCounts: filterCounts{scopes: bounded.New[string, *countedFilters](countedScopes)},
 		progress:     progresses{all: bounded.New[uuid.UUID, *progressEntry](maxProgresses)},
-		undos:        bounded.New[uuid.UUID, undo](maxUndos)}
+		undos:        bounded.New[uuid.UUID, undo](maxUndos),
+		differences:  comparisons{all: bounded.New[uuid.UUID, *comparisonEntry](maxProgresses)}}
 	s.operations = sync.OnceValues(func() ([]ui.APIGroup, error) {
 		document, err := o.APIDocument()
 		if err != nil {

@@ -29,7 +29,9 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/catalogue"
+	"fleetd/fleet/changes"
 	"fleetd/fleet/cluster"
+	"fleetd/fleet/compare"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
@@ -38,6 +40,7 @@ import (
 	"fleetd/fleet/mail"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
+	"fleetd/fleet/place"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
@@ -248,6 +251,9 @@ func (c *site) services(log *slog.Logger) console.Options {
 	c.logStreams = logstream.New(logstream.Options{Store: c.store, Log: c.record, Sealer: sealer, Logger: log})
 	return console.Options{Record: c.record, LogStreams: c.logStreams, Redaction: c.redaction, Schedules: c.schedules,
 		History: history.New(c.store, time.Now), Trends: trend.New(c.store, c.filters, time.Now),
+		Places:  place.New(c.store, c.alerts),
+		Compare: compare.New(c.store),
+		Changes: changes.New(c.store, history.New(c.store, time.Now), c.devices, time.Now),
 		Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,
 		Upstreams: c.upstreams, Alerts: c.alerts, Plugins: newPlugins(c.t, c.store, "", &scriptedRunner{}),

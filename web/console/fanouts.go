@@ -73,6 +73,9 @@ func (s *Server) showFanOut(r *http.Request) (answer, error) {
 	if page.Skipped, err = s.FanOuts.Skipped(r.Context(), id); err != nil {
 		return answer{}, err
 	}
+	if page.Compare, err = s.compareFanOut(r.Context(), progress); err != nil {
+		return answer{}, err
+	}
 	return show(page.Page())
 }
 

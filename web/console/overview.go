@@ -66,8 +66,7 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 	if err != nil {
 		return now, needs, err
 	}
-	now = ui.PresenceNow{Online: counts.Online, Unresponsive: counts.Unresponsive,
-		UnknownEdge: counts.UnknownEdge, Offline: counts.Offline, Pending: counts.Pending, Conversations: counts.Between}
+	now = ui.NewPresenceNow(counts, "")
 	waiting, err := s.Enrolments.WaitingInScope(ctx)
 	if err != nil {
 		return now, needs, err

@@ -47,7 +47,7 @@ func TestEveryPageRenders(t *testing.T) {
 		"/devices/a085e3112233/configuration",
 		"/devices/a085e3112233/firmware", "/devices/a085e3112233/screen", "/devices/a085e3112233/facts", "/claim", "/calls",
 		"/conversations", "/conversations?device=a085e3112233&end=failed", "/conversations?end=x",
-		"/fanouts", "/pictures/compare", "/pictures/compare?p=x", dev + "/screen?kind=camera&since=2026-01-01T00:00", dev + "/screen?since=x", "/dashboards", "/dashboards?range=1y&of=board:x", "/dashboards?range=2y", "/dashboards?from=x", "/history", "/history?q=tag:lab&with=2099-01-01T00:00", "/history?at=x", "/history?q=seen<1h", "/schedules", "/schedules/new", "/schedules/new?q=&tool=self.audio_speaker.set_volume",
+		"/fanouts", "/pictures/compare", "/pictures/compare?p=x", dev + "/screen?kind=camera&since=2026-01-01T00:00", dev + "/screen?since=x", "/dashboards", "/dashboards?range=1y&of=board:x", "/dashboards?range=2y", "/dashboards?from=x", "/places", "/changes", "/changes?since=1d", "/changes?since=x", "/history", "/history?q=tag:lab&with=2099-01-01T00:00", "/history?at=x", "/history?q=seen<1h", "/schedules", "/schedules/new", "/schedules/new?q=&tool=self.audio_speaker.set_volume",
 		"/fanouts/new?q=", "/fanouts/new?d=a085e3112233&tool=self.reboot", "/settings", "/help", "/sign-out-not"} {
 		want := http.StatusOK
 		if path == "/sign-out-not" {

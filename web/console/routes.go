@@ -60,6 +60,7 @@ func (s *Server) table() []route {
 		s.bulkRoutes(), s.fileRoutes(), s.scheduleRoutes(),
 		s.completeRoutes(), s.catalogueRoutes(), s.historyRoutes(), s.dashboardRoutes(), s.pictureRoutes(), s.undoRoutes(),
 		s.apiRoutes(),
+		s.placeRoutes(), s.changeRoutes(),
 		[]route{
 			{method: get, pattern: ui.PathSignIn, role: anyone, reach: access.Own, page: s.showSignIn},
 			{method: post, pattern: ui.PathSignIn, role: anyone, reach: access.Own, raw: s.signIn},

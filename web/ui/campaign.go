@@ -28,6 +28,7 @@ type CampaignBoard struct {
 	Waves     []campaign.Wave
 	Progress  campaign.Progress
 	Downloads []Download // some of the open transfers
+	Compare   Comparison // of failed and updated devices
 	Viewer    fleet.Principal
 	CanAct    bool
 	Rollback  campaign.State // of the campaign that reverts this one; "" without one

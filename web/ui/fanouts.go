@@ -151,6 +151,7 @@ type FanOutPage struct {
 	FanOut   call.FanOut
 	Progress FanOutProgress
 	Skipped  []fleet.DeviceCount // Value is the reason
+	Compare  Comparison          // of devices on which the call failed, and succeeded
 	CanAct   bool
 }
 

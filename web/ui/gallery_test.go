@@ -22,6 +22,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/place"
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/trend"
 	"fleetd/web/i18n"
@@ -118,6 +119,15 @@ var samples = []sample{
 	{"dashboards-filter", "/dashboards?of=filter:lab", dashboardsPage("filter:lab", dashboardFigures(), ""), false},
 	{"dashboards-0", "/dashboards?of=filter:lab", dashboardsPage("filter:lab", trend.Figures{}, ""), false},
 	{"dashboards-bad", "/dashboards?of=x", dashboardsPage("x", trend.Figures{}, "…"), false},
+	{"changes", "/changes", changesPage(true), false},
+	{"changes-0", "/changes", changesPage(false), false},
+	{"changes-bad", "/changes?since=x", ui.ChangesPage{Problem: "…"}.Page(), false},
+	{"places", "/places", placesPage(samplePlaces()), false},
+	{"places-0", "/places", placesPage(place.Tree{}), false},
+	{"places-many", "/places", placesPage(manyPlaces()), false},
+	{"places-flat", "/places", placesPage(place.Tree{Places: samplePlaces().Places[6:]}), false},
+	{"place", "/places/berlin", placePage(false), false},
+	{"place-bare", "/places/lab", placePage(true), false},
 	{"history", "/history", historyPage(), false},
 	{"history-none", "/history", ui.HistoryPage{List: list("/history", ""), Begin: now, Now: now, At: now}.Page(), false},
 	{"history-bad", "/history", ui.HistoryPage{List: list("/history", ""), Begin: now, Now: now, At: now, Problem: "…"}.Page(), false},
@@ -353,7 +363,7 @@ func save(t *testing.T, name string, b []byte) {
 func saveStatic(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"app.css", "app.js", "favicon.svg", "htmx-2.0.11.min.js",
-		"idiomorph-ext-0.7.4.min.js", "upload.js", "timefield.js", "pictures.css", "dashboards.css",
+		"idiomorph-ext-0.7.4.min.js", "upload.js", "timefield.js", "pictures.css", "dashboards.css", "places.css",
 		"fonts/inter-latin-wght-normal.woff2", "fonts/jetbrains-mono-latin-wght-normal.woff2"} {
 		w := httptest.NewRecorder()
 		static.Handler().ServeHTTP(w, httptest.NewRequest("GET", static.Path(name), nil))

@@ -21,9 +21,9 @@ type head struct {
 
 type link struct{ Text, URL string }
 
-// A place is an entry of the navigation: a page, or a group of pages with links to each other below
+// A navEntry is an entry of the navigation: a page, or a group of pages with links to each other below
 // the bar. The entry links to the first.
-type place struct {
+type navEntry struct {
 	icon, key string
 	pages     []pageLink
 	more      []string // addresses of its other pages
@@ -31,10 +31,10 @@ type place struct {
 
 type pageLink struct{ key, path string }
 
-var nav = []place{
-	{"overview", "nav.overview", []pageLink{{"nav.overview", PathHome}, {"dashboards.title", PathDashboards}},
+var nav = []navEntry{
+	{"overview", "nav.overview", []pageLink{{"nav.overview", PathHome}, {"changes.nav", PathChanges}, {"dashboards.title", PathDashboards}},
 		[]string{PathAlerts}},
-	{"devices", "nav.devices", []pageLink{{"nav.devices", PathDevices}, {"catalogue.title", PathTools}},
+	{"devices", "nav.devices", []pageLink{{"nav.devices", PathDevices}, {"places.title", PathPlaces}, {"catalogue.title", PathTools}},
 		[]string{PathClaim, PathRules, PathBulk, PathImport, PathHistory, PathPictures}},
 	{"calls", "nav.activity", []pageLink{{"nav.calls", PathCalls}, {"nav.fanouts", PathFanOuts},
 		{"schedules.title", PathSchedules},
@@ -59,10 +59,10 @@ func shownPages(ctx context.Context, pages []pageLink) []pageLink {
 	})
 }
 
-func (p place) path() string { return p.pages[0].path }
+func (p navEntry) path() string { return p.pages[0].path }
 
-// current returns the aria-current of the place: whether the page is one of its pages or below one.
-func (p place) current(ctx context.Context) string {
+// current returns the aria-current of the entry: whether the page is one of its pages or below one.
+func (p navEntry) current(ctx context.Context) string {
 	if path(ctx) == p.path() {
 		return "page"
 	}
@@ -91,7 +91,7 @@ func (l pageLink) current(ctx context.Context) string {
 	return "false"
 }
 
-// siblings returns the pages of the page's place. A page further down has none: its breadcrumbs
+// siblings returns the pages of the page's entry. A page further down has none: its breadcrumbs
 // link back.
 func siblings(ctx context.Context) []pageLink {
 	for _, p := range nav {

@@ -46,6 +46,19 @@ func (v Overview) refresh() string {
 type PresenceNow struct {
 	Online, Unresponsive, UnknownEdge, Offline, Pending int
 	Conversations                                       int // offline, but connect for conversations
+
+	Within string // query of the devices that are counted; "" for all
+}
+
+// NewPresenceNow returns the counts of the devices that a query selects.
+func NewPresenceNow(counts fleet.PresenceSample, within string) PresenceNow {
+	return PresenceNow{Online: counts.Online, Unresponsive: counts.Unresponsive, UnknownEdge: counts.UnknownEdge,
+		Offline: counts.Offline, Pending: counts.Pending, Conversations: counts.Between, Within: within}
+}
+
+// url returns the list of the counted devices that also match a query.
+func (p PresenceNow) url(query string) string {
+	return QueryPath(strings.TrimSpace(p.Within + " " + query))
 }
 
 // Joined returns the number of devices that were ever online, without those that are offline because they connect only

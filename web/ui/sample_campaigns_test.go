@@ -128,7 +128,7 @@ func sampleTally(n, percentDone int, failing bool) map[campaign.DeploymentState]
 func sampleBoard(state campaign.State, name string, targets int) ui.CampaignBoard {
 	c := sampleCampaign(state, name, max(targets, 37))
 	rel := sampleRelease("2.4.3")
-	v := ui.CampaignBoard{Campaign: c, Release: &rel, Viewer: anna, CanAct: true, From: now.Truncate(time.Minute).Add(
+	v := ui.CampaignBoard{Compare: comparison("updated"), Campaign: c, Release: &rel, Viewer: anna, CanAct: true, From: now.Truncate(time.Minute).Add(
 		-59 * time.Minute), To: now.Truncate(time.Minute).Add(time.Minute)}
 	sizes := []int{max(1, c.Targets/100), c.Targets / 10, c.Targets - c.Targets/10 - max(1, c.Targets/100)}
 	states := []campaign.WaveState{campaign.WaveFinished, campaign.WaveFinished, campaign.WaveRunning}

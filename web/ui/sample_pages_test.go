@@ -204,8 +204,9 @@ func fanOutPage(state call.FanOutState) templ.Component {
 	f, p := fanOut(state)
 	ids := []fleet.DeviceID{device(1).ID, device(2).ID, device(3).ID}
 	calls := []uuid.UUID{uuid.Max, uuid.Max, uuid.Max}
-	return ui.FanOutPage{FanOut: f, CanAct: true, Skipped: []fleet.DeviceCount{{Value: "device_held", Count: 38},
-		{Value: "unknown_tool", Count: 3}},
+	return ui.FanOutPage{FanOut: f, CanAct: true, Compare: comparison("succeeded"),
+		Skipped: []fleet.DeviceCount{{Value: "device_held", Count: 38},
+			{Value: "unknown_tool", Count: 3}},
 		Progress: ui.FanOutProgress{FanOut: f, Counts: p, CanAct: true,
 			By: call.AnswerGrouping{Limit: 20}, Answers: call.AnswerGroups{Total: 43, Fields: []string{"audio_speaker.volume"},
 				Groups: []call.FanOutAnswer{{State: fleet.CallSucceeded, Text: "true", Count: 2941, Sample: ids, CallIDs: calls},

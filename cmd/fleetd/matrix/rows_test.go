@@ -345,6 +345,8 @@ var rows = map[string]row{
 	// Schedules. A schedule of a principal with a filter stays within it, whatever its query.
 	"get-history": reads(somewhere, viewer), "list-past-devices": reads(somewhere, viewer),
 	"count-past-devices": reads(somewhere, viewer), "list-past-changes": people(reads(somewhere, viewer)),
+	"compare-campaign": people(reads(onDevice, viewer)), "compare-fanout": people(record("self.get_device_status")),
+	"list-places":  reads(somewhere, viewer),
 	"get-trends":   people(reads(somewhere, viewer)),
 	"get-adoption": reads(somewhere, viewer), "list-device-states": reads(onDevice, viewer),
 	"list-schedules": people(reads(somewhere, viewer)), "get-schedule": people(record("self.get_device_status")),

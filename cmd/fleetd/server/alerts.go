@@ -19,6 +19,7 @@ import (
 	"fleetd/fleet/logstream"
 	"fleetd/fleet/mail"
 	"fleetd/fleet/outbound"
+	"fleetd/fleet/place"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/publish"
@@ -71,6 +72,7 @@ func (s *Server) watchAlerts(ctx context.Context, cert *certificate) error {
 		o.Mail, o.MailText = sender, alertMails{s.cfg.PublicURL}.text
 	}
 	s.Alerts = alert.New(o)
+	s.Places = place.New(s.store, s.Alerts)
 	if err := s.Alerts.Load(ctx); err != nil {
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/changes"
+	"fleetd/fleet/compare"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/policy"
 	"fleetd/mcp/gateway"
@@ -47,7 +49,9 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 	pages, err := console.New(console.Options{
 		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,
 		Presences: s.Presences, DatabaseAway: s.database.Away, Schedules: s.Schedules, History: s.History, Trends: s.Trends,
-		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
+		Places: s.Places, Compare: compare.New(s.store), Changes: changes.New(s.store, s.History, s.Devices, time.Now),
+		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters,
+		ToolPins:        s.ToolPins,
 		ToolQuarantines: s.ToolQuarantines, Catalogue: s.Catalogue,
 		Serials: s.Serials,
 		Keys:    s.Keys, MarkProofs: s.cfg.SerialProof == "mark", Styleguide: s.cfg.Styleguide,
@@ -116,7 +120,7 @@ func (s *Server) systemFacts(ctx context.Context) []ui.SystemFact {
 func (s *Server) rest(stopping <-chan struct{}) http.Handler {
 	return api.New(api.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolment: s.Enrolments,
 		Rules: s.Rules, Serials: s.Serials, Keys: s.Keys, Presence: s.Presences, Schedules: s.Schedules, History: s.History,
-		Trends:    s.Trends,
+		Trends: s.Trends, Places: s.Places, Compare: compare.New(s.store),
 		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
 		ToolQuarantines: s.ToolQuarantines, Catalogue: s.Catalogue,
 		Snapshots: s.Snapshots,

@@ -53,6 +53,7 @@ import (
 	"fleetd/fleet/operator"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/picture"
+	"fleetd/fleet/place"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
@@ -82,6 +83,7 @@ type Server struct {
 	FanOuts   *call.FanOuts
 	History   *history.Service
 	Trends    *trend.Service
+	Places    *place.Service
 	Schedules *schedule.Service
 	Presences *fleet.Presences
 	Snapshots *picture.Service

@@ -455,7 +455,7 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 		tool_usage, tool_usage_days, tool_usage_hours`) // of migration 91
 	exec(`DROP FUNCTION note_device_version, note_device_offer CASCADE`)
 	exec(`ALTER TABLE inventories DROP COLUMN catalogued, DROP COLUMN last_seen`)
-	// Of migrations 93 to 107.
+	// Of migrations 93 to 106.
 	exec(`ALTER TABLE alerts DROP COLUMN silence_id, DROP COLUMN routed`)
 	exec(`ALTER TABLE alert_events DROP COLUMN silenced`)
 	exec(`ALTER TABLE webhooks DROP COLUMN shape, DROP COLUMN chat, DROP COLUMN lang, DROP COLUMN route_query,

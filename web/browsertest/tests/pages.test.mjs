@@ -98,7 +98,7 @@ const wide = () => ['/', '/devices', device, hostile, `${device}/tools/self.audi
 const all = () => [...wide(), `${hostile}/facts`, `${hostile}/firmware`, '/devices?q=nothing-matches', `${device}/tools`, `${device}/tools/self.reboot`, `${device}/configuration`,
   `${device}/firmware`, `${device}/screen`, `${device}/screen?kind=camera`, `/pictures/${shots[0]}`,
   `/pictures/compare?a=${shots[0]}&b=${shots[1]}`, `/pictures/compare?a=${shots[0]}&b=${shots[1]}&view=overlay`, `${answers}/pictures`, `${device}/facts`, `${device}/activity`, `/bulk?act=tag&all=1&q=`, '/import', '/claim',
-  '/conversations', '/find?q=box', '/alerts?state=ended', '/approvals?state=decided', '/settings/alerts', '/settings/keys', '/settings/redaction', '/settings/log-streams', '/audit/record', '/history', '/dashboards', '/dashboards?range=1y',
+  '/conversations', '/find?q=box', '/alerts?state=ended', '/approvals?state=decided', '/settings/alerts', '/settings/keys', '/settings/redaction', '/settings/log-streams', '/audit/record', '/history', '/dashboards', '/dashboards?range=1y', '/changes', '/places', `/places/${'t'.repeat(28)}0`,
   `/fanouts/new?q=&tool=self.audio_speaker.set_volume`, '/help'];
 
 testPages('all pages', () => ({ browser, url: fleetd.url, session }), all);

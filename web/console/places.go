@@ -1,0 +1,99 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"fleetd/fleet"
+	"fleetd/fleet/alert"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/place"
+	"fleetd/web/access"
+	"fleetd/web/ui"
+)
+
+func (s *Server) placeRoutes() []route {
+	return []route{
+		{method: http.MethodGet, pattern: ui.PathPlaces, role: fleet.RoleViewer, reach: access.List, page: s.listPlaces},
+		{method: http.MethodGet, pattern: ui.PathPlaces + "/*", role: fleet.RoleViewer, reach: access.List,
+			page: s.showPlace},
+	}
+}
+
+func (s *Server) listPlaces(r *http.Request) (answer, error) {
+	tree, err := s.Places.All(r.Context(), viewerOf(r.Context()).actor())
+	if err != nil {
+		return answer{}, err
+	}
+	return show(ui.PlacesPage{Tree: tree}.Page())
+}
+
+// showPlace shows the place in the rest of the address.
+func (s *Server) showPlace(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	tree, err := s.Places.Within(ctx, viewerOf(ctx).actor(), strings.TrimPrefix(r.URL.Path, ui.PathPlaces+"/"))
+	if err != nil {
+		return answer{}, err
+	}
+	page := ui.PlacePage{Tree: tree, CanAct: mayAct(ctx)}
+	q, err := fleet.ParseQuery(page.Place().Path.Query())
+	if err != nil {
+		return answer{}, err
+	}
+	parts, partsCtx := errgroup.WithContext(ctx)
+	parts.Go(func() error { return s.countPlace(partsCtx, q, &page) })
+	parts.Go(func() (err error) {
+		page.Campaigns, err = s.campaignsOf(partsCtx, page.Place())
+		return err
+	})
+	if err := parts.Wait(); err != nil {
+		return answer{}, err
+	}
+	alerts := slices.DeleteFunc(s.Alerts.Current(viewerOf(ctx).actor()), func(a alert.Alert) bool {
+		return !slices.Contains(page.Place().Alerts, a.ID)
+	})
+	page.Alerts = alertCards(ctx, alerts)
+	return show(page.Page())
+}
+
+// countPlace counts the devices of a place by presence, version and board, and those that need attention.
+func (s *Server) countPlace(ctx context.Context, q fleet.Query, page *ui.PlacePage) error {
+	queries := make([]fleet.Query, len(ui.PlaceConcerns))
+	for i, text := range ui.PlaceConcerns {
+		term, err := fleet.ParseQuery(text)
+		if err != nil {
+			return err
+		}
+		queries[i] = q.And(term)
+	}
+	var err error
+	if page.Concerns, err = s.Devices.CountEach(ctx, queries); err != nil {
+		return err
+	}
+	by, err := s.Devices.CountByFields(ctx, q, "presence", "version", "board")
+	if err != nil {
+		return err
+	}
+	page.Now = ui.NewPresenceNow(fleet.PresenceOf(by[0]), q.Text)
+	page.Versions, page.Boards = by[1], by[2]
+	return nil
+}
+
+// campaignsOf returns the campaigns under way at a place, newest first.
+func (s *Server) campaignsOf(ctx context.Context, p place.Place) ([]ui.CampaignRow, error) {
+	if len(p.Campaigns) == 0 {
+		return nil, nil
+	}
+	open, err := s.Campaigns.OpenCampaigns(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slices.Reverse(open)
+	return s.campaignRows(ctx, slices.DeleteFunc(open, func(c campaign.Campaign) bool {
+		return !slices.Contains(p.Campaigns, c.ID)
+	}))
+}
