@@ -40,6 +40,7 @@ func TestAlertsOnPages(t *testing.T) {
 	if len(c.as(fleet.RoleViewer).get("/").find("form[action="+at+"/acknowledge]")) != 0 {
 		t.Error("a viewer has a form to acknowledge it")
 	}
+	b.get(at).wantText("details[class=raw equivalent]", "fleetd alerts acknowledge "+open[0].ID.String())
 	b.post(at+"/acknowledge", url.Values{"note": {"new <b>board"}, "next": {"//evil.example"}}).wantRedirect("/")
 	b.get(at).says("new <b>board")
 	b.get("/").wantText("title", "Overview · fleetd")
