@@ -40,6 +40,7 @@ func TestAlertsOnPages(t *testing.T) {
 	if len(c.as(fleet.RoleViewer).get("/").find("form[action="+at+"/acknowledge]")) != 0 {
 		t.Error("a viewer has a form to acknowledge it")
 	}
+	b.get(at).wantText("details[class=raw equivalent]", "fleetd alerts acknowledge "+open[0].ID.String())
 	b.post(at+"/acknowledge", url.Values{}).wantRedirect("/")
 	b.post(b.get("/").undoOf(), url.Values{}).wantRedirect("/")
 	if now := c.alerts.Current(fleet.Principal{Role: fleet.RoleViewer}); now[0].State != alert.Open {

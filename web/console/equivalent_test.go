@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/net/html"
+
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/web/forms"
@@ -23,6 +25,28 @@ func TestEquivalentOfAForm(t *testing.T) {
 		wantText("details[class=raw equivalent]", "fleetd device call a085e3112233 self.audio_speaker.set_volume")
 	if p := c.as(fleet.RoleViewer).get(at).wantStatus(200); len(p.find("details[class=raw equivalent]")) > 0 {
 		t.Error("a viewer, who cannot call the tool, gets the commands")
+	}
+	admin := c.as(fleet.RoleAdmin)
+	release := c.newRelease(admin)
+	for at, want := range map[string]string{
+		dev: "/api/v1/devices/a085e3112233", dev + "/configuration": "fleetd device hold", "/settings": "fleetd user add",
+		"/settings#": "fleetd token create", "/firmware/releases/new?image=" + release.Images[0].SHA256: "fleetd release create " +
+			release.Images[0].SHA256,
+		"/bulk?act=tag&tags=lab&all=1&q=":                                              "fleetd devices tag --query= --confirm=1 lab",
+		"/fanouts/new?q=&tool=self.audio_speaker.set_volume&arg.volume=7&step=preview": `"arguments":{"volume":7}`,
+		"/campaigns/new?f=1&q=board:x&release=" + release.ID.String():                  `"q":"board:x"`,
+	} {
+		shown := ""
+		for _, menu := range admin.get(at).wantStatus(200).find("details[class=raw equivalent]") {
+			for n := range menu.Descendants() {
+				if n.Type == html.TextNode {
+					shown += n.Data
+				}
+			}
+		}
+		if !strings.Contains(shown, want) {
+			t.Errorf("%s does not show %s, but %s", at, want, shown)
+		}
 	}
 	posted := url.Values{forms.EquivalentForm: {"tool"}, forms.EquivalentOf: {"a085e3112233"},
 		forms.EquivalentTool: {"self.audio_speaker.set_volume"}, "as.field.volume": {"integer"}, "arg.volume": {"41"}}

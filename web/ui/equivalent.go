@@ -12,6 +12,9 @@ import (
 // those of [forms.EquivalentForm] and the like. It changes nothing.
 const PathEquivalent = "/equivalent"
 
+// maxEquivalentDevices is the number of listed devices up to which a command is short enough to copy.
+const maxEquivalentDevices = 100
+
 // equivalentOf returns the equivalent of a form with the fields v, and the fields that the script
 // must add to those of the form.
 func equivalentOf(ctx context.Context, form string, v url.Values) (e forms.Equivalent, added string) {

@@ -1424,7 +1424,7 @@ func (v FanOutNewPage) preview() templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			if v.Retry == uuid.Nil {
+			if v.Retry == uuid.Nil && len(v.Devices) <= maxEquivalentDevices {
 				templ_7745c5c3_Err = equivalentFixed(v.equivalent()).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
