@@ -46,7 +46,7 @@ type Version struct {
 // Events are counts of records since a moment.
 type Events struct {
 	Offline, Online        int // devices that went offline, or came online, at least once
-	Rebuilt                int // devices that began to run another build
+	Rebuilt                int // devices that began to run a build
 	Configured             []fleet.DeviceID
 	ConfiguredMore         bool // there are more than [MaxNamed]
 	Updated, NotUpdated    int  // devices of campaigns that reached their end

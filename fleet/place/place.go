@@ -9,6 +9,7 @@
 package place
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -185,8 +186,32 @@ func grow(found []Place, alerts []Alert, limit int) Tree {
 
 // compare orders paths segment by segment, so that what lies below a place follows it.
 func (p Path) compare(q Path) int {
-	return slices.Compare(strings.Split(string(p), "/"), strings.Split(string(q), "/"))
+	return slices.CompareFunc(strings.Split(string(p), "/"), strings.Split(string(q), "/"), compareNames)
 }
+
+// compareNames orders names as people do: desk-2 comes before desk-11.
+func compareNames(a, b string) int {
+	for x, y := a, b; ; {
+		i, j := strings.IndexFunc(x, isDigit), strings.IndexFunc(y, isDigit)
+		if i < 0 || i != j || x[:i] != y[:j] {
+			return cmp.Or(strings.Compare(x, y), strings.Compare(a, b))
+		}
+		var n, m string
+		n, x = number(x[i:])
+		m, y = number(y[j:])
+		if c := cmp.Or(len(n)-len(m), strings.Compare(n, m)); c != 0 {
+			return c
+		}
+	}
+}
+
+// number cuts the leading digits from s, and leaves out zeros before them.
+func number(s string) (digits, rest string) {
+	rest = strings.TrimLeftFunc(s, isDigit)
+	return strings.TrimLeft(s[:len(s)-len(rest)], "0"), rest
+}
+
+func isDigit(r rune) bool { return '0' <= r && r <= '9' }
 
 // A Node is a place with those directly below it.
 type Node struct {

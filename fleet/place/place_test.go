@@ -80,6 +80,7 @@ func TestTree(t *testing.T) {
 		{"none", "", 9, "", false},
 		{"below", "b a a/y a/x a/x/1", 9, "a(a/x(a/x/1) a/y) b", false},
 		{"a name that begins like another", "a a-1 a/x a-1/x", 9, "a(a/x) a-1(a-1/x)", false},
+		{"numbers", "a-11 a-2 a-02 a a/9 a/10 a-2/x b1c2 b1c10", 9, "a(a/9 a/10) a-02 a-2(a-2/x) a-11 b1c2 b1c10", false},
 		{"too many", "b a a/y a/x a/x/1", 3, "a(a/y) b", true},
 		{"a part", "a/x a/x/1", 9, "a/x(a/x/1)", false},
 	} {
