@@ -137,10 +137,10 @@ task('acknowledging an alert', 2, async () => {
 });
 
 test('approving on a phone takes at most 3 clicks', async () => {
-  await rest('POST', '/policies', { name: 'reboots', decision: 'require_approval', enabled: true, tools: ['self.reboot'] });
-  const caller = (await rest('POST', '/tokens', { name: 'script', kind: 'program', role: 'operator' })).secret;
-  const id = (await rest('GET', '/devices?q=tool:self.reboot+presence:online&limit=1')).items[0].id;
-  const asked = await rest('POST', `/devices/${id}/calls`, { tool: 'self.reboot' }, caller);
+  await rest('POST', '/policies', { name: 'volume', decision: 'require_approval', enabled: true, tools: ['self.audio_speaker.*'] });
+  const caller = (await rest('POST', '/tokens', { name: 'script', kind: 'program', role: 'operator' })).token;
+  const id = (await rest('GET', '/devices?q=tool:self.audio_speaker.set_volume+presence:online&limit=1')).items[0].id;
+  const asked = await rest('POST', `/devices/${id}/calls`, { tool: 'self.audio_speaker.set_volume', arguments: { volume: 30 } }, caller);
   // The maker of a token may not approve its calls.
   await rest('POST', '/operators', { name: 'grace', role: 'admin', password: 'long-enough-password' });
   const phone = await newPage(browser, fleetd.url, { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true });
