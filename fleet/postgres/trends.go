@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -49,6 +50,25 @@ func (s *Store) TrendRows(ctx context.Context, g trend.Group, span trend.Span, m
 		return nil, time.Time{}, fmt.Errorf("trends of %s %q: %w", g.Kind, g.Value, domainError(err))
 	}
 	return found, since.UTC(), nil
+}
+
+// TrendEvents implements [trend.Store].
+func (s *Store) TrendEvents(ctx context.Context, span trend.Span, kinds []trend.EventKind) ([]trend.Event, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT at, kind, id, name FROM (
+			SELECT created_at AS at, 'release' AS kind, id, version AS name FROM releases WHERE state <> 'draft'
+			UNION ALL SELECT started_at, 'campaign', id, name FROM campaigns
+			UNION ALL SELECT since, 'start', '00000000-0000-0000-0000-000000000000', node FROM lease_terms) e
+		WHERE at >= $1 AND at < $2 AND kind = ANY ($3) ORDER BY at DESC LIMIT $4`, span.From, span.To, kinds, trend.MaxEvents)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[trend.Event])
+	if err != nil {
+		return nil, fmt.Errorf("events of trends: %w", domainError(err))
+	}
+	for i := range found {
+		found[i].At = found[i].At.UTC()
+	}
+	slices.Reverse(found)
+	return found, nil
 }
 
 // TrendHours implements [trend.Store].

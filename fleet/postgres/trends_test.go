@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -368,5 +369,38 @@ func (w *trendWorld) compareExact(calls []*madeCall, crashes int) {
 	}
 	if got := w.sum("", trend.Crashes)["panic"]; got != float64(crashes) {
 		w.t.Errorf("%v crashes, want %d", got, crashes)
+	}
+}
+
+// A range has its events; with a scope only releases, which belong to no device.
+func TestTrendEvents(t *testing.T) {
+	w := newTrendWorld(t, 5*time.Hour)
+	at := w.now.Add(-2 * time.Hour)
+	w.exec(`INSERT INTO releases (id, version, state, created_by, created_at, changed_at) VALUES
+		(gen_random_uuid(), '2.0', 'released', '{}', $1, $1), (gen_random_uuid(), 'draft', 'draft', '{}', $1, $1),
+		(gen_random_uuid(), 'old', 'released', '{}', $2, $2)`, at, at.Add(-time.Hour*48))
+	w.exec(`INSERT INTO lease_terms (term, incarnation, node, host, version, since, reason)
+		VALUES (90001, gen_random_uuid(), 'core-1', 'h', 'v', $1, 'first')`, at.Add(time.Minute))
+	span := trend.Span{From: at.Add(-time.Hour), To: at.Add(time.Hour), Step: time.Hour}
+	for _, tt := range []struct {
+		kinds []trend.EventKind
+		want  []string
+	}{
+		{trend.EventKinds, []string{"release 2.0", "start core-1"}},
+		{[]trend.EventKind{trend.EventRelease}, []string{"release 2.0"}},
+		{nil, nil},
+	} {
+		found, err := w.s.TrendEvents(t.Context(), span, tt.kinds)
+		check(t, err)
+		var got []string
+		for _, e := range found {
+			if e.Kind == trend.EventStart && e.Name != "core-1" {
+				continue // of the test's own store
+			}
+			got = append(got, string(e.Kind)+" "+e.Name)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("events of the kinds %q: %q, want %q", tt.kinds, got, tt.want)
+		}
 	}
 }

@@ -130,7 +130,8 @@ func (s *Service) Figures(ctx context.Context, q Question) (Figures, error) {
 		})
 		f.Series[m] = f.series(m, own)
 	}
-	return f, nil
+	f.Events, err = s.store.TrendEvents(ctx, span, eventKinds(ctx))
+	return f, err
 }
 
 // series adds the rows of a metric up to steps.

@@ -152,6 +152,8 @@ type Store interface {
 	TrendHours(ctx context.Context, s Span, since time.Time) ([]int, error)
 	// TrendGroups lists the groups of a kind that have figures, the largest first.
 	TrendGroups(ctx context.Context, kind GroupKind) ([]string, error)
+	// TrendEvents lists the latest [MaxEvents] events of a range, oldest first.
+	TrendEvents(ctx context.Context, s Span, kinds []EventKind) ([]Event, error)
 }
 
 // Filters finds the saved filters that exist for the principal of the context.
@@ -177,6 +179,8 @@ type Figures struct {
 	// Hours is the number of hours of each step that are counted.
 	Hours  []int
 	Series map[Metric][]Series
+	// Events are what may explain a change of the figures, oldest first.
+	Events []Event
 }
 
 // A Series is one key of a metric. A value is NaN if it is unknown.

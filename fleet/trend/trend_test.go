@@ -33,6 +33,13 @@ func (s *fakeStore) TrendHours(_ context.Context, span Span, _ time.Time) ([]int
 
 func (s *fakeStore) TrendGroups(context.Context, GroupKind) ([]string, error) { return nil, nil }
 
+func (s *fakeStore) TrendEvents(_ context.Context, _ Span, kinds []EventKind) (all []Event, err error) {
+	for _, k := range kinds {
+		all = append(all, Event{Kind: k})
+	}
+	return all, nil
+}
+
 func (s *fakeStore) Filters(context.Context) ([]fleet.Filter, error) { return nil, nil }
 
 func (s *fakeStore) FilterByName(_ context.Context, name string) (fleet.Filter, error) {
@@ -200,5 +207,11 @@ func TestPrincipals(t *testing.T) {
 	}
 	if _, ok := f.Series[Tools]; ok || store.asked != (Group{OfQuery, "tag:lab"}) {
 		t.Errorf("series %v of %v", f.Series, store.asked)
+	}
+	if len(f.Events) != 1 || f.Events[0].Kind != EventRelease {
+		t.Errorf("with a scope the events are %v", f.Events)
+	}
+	if f, err = s.Figures(t.Context(), Question{}); err != nil || len(f.Events) != len(EventKinds) {
+		t.Errorf("without a scope the events are %v, %v", f.Events, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/trend"
@@ -32,13 +33,14 @@ type getTrendsInput struct {
 
 // TrendsView is the answer to a question about figures over time.
 type TrendsView struct {
-	From    time.Time    `json:"from"`
-	To      time.Time    `json:"to"`
-	Step    int64        `json:"step_ms" doc:"An hour, 3 hours, a day or a week, by the length of the range: there are at most 121 steps"`
-	Since   *time.Time   `json:"since" doc:"From when on there are figures; null: none yet"`
-	Times   []time.Time  `json:"times" nullable:"false" doc:"The beginning of each step"`
-	Hours   []int        `json:"hours" nullable:"false" doc:"Number of hours of each step that are counted"`
-	Metrics []MetricView `json:"metrics" nullable:"false"`
+	From    time.Time        `json:"from"`
+	To      time.Time        `json:"to"`
+	Step    int64            `json:"step_ms" doc:"An hour, 3 hours, a day or a week, by the length of the range: there are at most 121 steps"`
+	Since   *time.Time       `json:"since" doc:"From when on there are figures; null: none yet"`
+	Times   []time.Time      `json:"times" nullable:"false" doc:"The beginning of each step"`
+	Hours   []int            `json:"hours" nullable:"false" doc:"Number of hours of each step that are counted"`
+	Metrics []MetricView     `json:"metrics" nullable:"false"`
+	Events  []trendEventView `json:"events" nullable:"false" doc:"What may explain a change, oldest first: the latest 100"`
 }
 
 // TransformSchema marks since as nullable.
@@ -66,7 +68,7 @@ func (a *api) getTrends(ctx context.Context, _ fleet.Principal, in *getTrendsInp
 		return nil, err
 	}
 	v := TrendsView{From: utc(f.From), To: utc(f.To), Step: f.Step.Milliseconds(), Times: f.Times(), Hours: f.Hours,
-		Metrics: []MetricView{}}
+		Metrics: []MetricView{}, Events: viewed(f.Events, trendEvent)}
 	if !f.Since.IsZero() {
 		v.Since = ptr(utc(f.Since))
 	}
@@ -76,6 +78,27 @@ func (a *api) getTrends(ctx context.Context, _ fleet.Principal, in *getTrendsInp
 		}
 	}
 	return answerWith(v), nil
+}
+
+// trendEventView is something that happened in the range.
+type trendEventView struct {
+	At   time.Time       `json:"at"`
+	Kind trend.EventKind `json:"kind" enum:"release,campaign,start" doc:"A release was created; a campaign was started; fleetd was started, or another core took over. With a scope only releases"`
+	ID   *uuid.UUID      `json:"id" doc:"Of the release or the campaign; null of a start"`
+	Name string          `json:"name" doc:"Version of the release, name of the campaign, node that was started"`
+}
+
+// TransformSchema implements [huma.SchemaTransformer].
+func (trendEventView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return orNull(s, "id")
+}
+
+func trendEvent(e trend.Event) trendEventView {
+	v := trendEventView{At: e.At, Kind: e.Kind, Name: e.Name}
+	if e.ID != uuid.Nil {
+		v.ID = &e.ID
+	}
+	return v
 }
 
 func trendSeries(s trend.Series) TrendSeriesView {

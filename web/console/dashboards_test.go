@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,16 @@ func TestDashboards(t *testing.T) {
 	}
 	if links < 3 { // of the part, the step and its row
 		t.Errorf("%d links to the devices that are counted", links)
+	}
+	c.exec(`INSERT INTO releases (id, version, state, created_by, created_at, changed_at)
+		VALUES (gen_random_uuid(), '7.7.7', 'released', '{}', $1, $1), (gen_random_uuid(), '8.8.8', 'draft', '{}', $1, $1)`,
+		hour.Add(-time.Minute))
+	p = b.get("/dashboards?"+when).wantText("#main", "Release 7.7.7 was created")
+	marked := slices.ContainsFunc(p.within("dash-versions", "g"), func(g *html.Node) bool {
+		return attribute(g, "class") == "trend-strip dash-mark dash-mark-release"
+	})
+	if !marked || strings.Contains(p.text("#main"), "8.8.8") {
+		t.Error("the release is not marked, or a draft is")
 	}
 	const bad = 0 // shown with the reason
 	for address, want := range map[string]int{"/dashboards?range=2y": bad, "/dashboards?from=x": bad,

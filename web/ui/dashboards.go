@@ -3,6 +3,7 @@ package ui
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"net/url"
 	"slices"
@@ -473,3 +474,48 @@ func (c dashChart) partURL(ctx context.Context, key string) string {
 	}
 	return c.listURL(ctx, q, c.page.Figures.From, c.page.Figures.To)
 }
+
+// A dashMark is the line of one or more events in a chart.
+type dashMark struct {
+	kind string // of the first
+	path string
+	text string
+}
+
+// marks returns the events as lines. Events at nearly the same place share one.
+func (c dashChart) marks(ctx context.Context) (all []dashMark) {
+	const near = plotWide / 100
+	last := math.Inf(-1)
+	for _, e := range c.page.Figures.Events {
+		x := c.x(e.At)
+		text := i18n.Unmarked(t(ctx, "dashboards.event_at", "at", e.At, "what", eventText(ctx, e)))
+		if n := len(all); x-last < near {
+			all[n-1].text += "\n" + text
+			if all[n-1].kind == string(trends.EventStart) {
+				all[n-1].kind = string(e.Kind)
+			}
+			continue
+		}
+		last = x
+		all = append(all, dashMark{kind: string(e.Kind), path: fmt.Sprintf("M%s 0V%d", coord(x), plotHigh), text: text})
+	}
+	return all
+}
+
+func eventText(ctx context.Context, e trends.Event) string {
+	return t(ctx, "dashboards.event."+string(e.Kind), "name", mark(shorten(e.Name, 60)))
+}
+
+// eventURL returns the page of what happened; "" for a start.
+func eventURL(e trends.Event) string {
+	switch e.Kind {
+	case trends.EventRelease:
+		return ReleasePath(e.ID.String())
+	case trends.EventCampaign:
+		return CampaignPath(e.ID.String())
+	}
+	return ""
+}
+
+// msOf returns a moment as scripts read it.
+func msOf(at time.Time) string { return strconv.FormatInt(at.UnixMilli(), 10) }

@@ -34,6 +34,11 @@ func dashboardFigures() trend.Figures {
 	for i, version := range []string{"2.4.0", "2.3.1", "", "2.3.0-rc.1+a-very-long-suffix-of-a-build", "2.2", "2.1", "2.0", "1.9", "1.8", "1.7"} {
 		versions = append(versions, series(version, 9000/float64(i+1)))
 	}
+	for i, e := range []trend.Event{{Kind: trend.EventRelease, Name: "2.4.0"}, {Kind: trend.EventStart, Name: "core-1"},
+		{Kind: trend.EventCampaign, Name: hostile[0]}} {
+		e.At = to.Add(-time.Duration(60-20*i) * day)
+		f.Events = append(f.Events, e)
+	}
 	f.Series = map[trend.Metric][]trend.Series{
 		trend.Devices: {series("offline", 900), series("online", 98765), series("pending", 3), series(trend.KeyBetween, 90),
 			series("unresponsive", 12), series("unknown_edge", 1)},

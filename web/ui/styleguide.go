@@ -6,6 +6,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
+	trends "fleetd/fleet/trend"
 )
 
 // PathStyleguide is a page of all components: GET, for developers of the console.
@@ -73,4 +74,22 @@ func styleguideLine(ctx context.Context) trend {
 		c.readings = append(c.readings, reading{at: at, values: []float64{float64(120 + 40*(i%7)/7)}})
 	}
 	return c
+}
+
+// styleguideDashboard is figures of a week with an event of each kind.
+func styleguideDashboard(ctx context.Context) dashChart {
+	const day = 24 * time.Hour
+	to := styleguideMoment.Truncate(day)
+	f := trends.Figures{Span: trends.Span{From: to.Add(-28 * day), To: to, Step: day}, Since: to.Add(-28 * day),
+		Events: []trends.Event{{At: to.Add(-20 * day), Kind: trends.EventRelease, Name: "2.4.0"},
+			{At: to.Add(-14 * day), Kind: trends.EventCampaign, Name: "spring"},
+			{At: to.Add(-6 * day), Kind: trends.EventStart, Name: "core-1"}}}
+	online, offline := trends.Series{Key: "online"}, trends.Series{Key: "offline"}
+	for i := range 28 {
+		f.Hours = append(f.Hours, 24)
+		online.Values = append(online.Values, float64(4700+i*i%90))
+		offline.Values = append(offline.Values, float64(200+i*i%60))
+	}
+	f.Series = map[trends.Metric][]trends.Series{trends.Devices: {online, offline}}
+	return DashboardsPage{Figures: f, List: ListURL{Path: PathDashboards}}.chart(ctx, trends.Devices)
 }

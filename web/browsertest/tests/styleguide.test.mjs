@@ -108,6 +108,32 @@ test('the field for a time has a month, a clock and presets', async () => {
   await page.context().close();
 });
 
+test('a drag over a chart shows the time below it', async () => {
+  const page = await newPage(browser, fleetd.url, { storageState: session });
+  await page.goto('/styleguide');
+  const area = page.locator('.trend-area[data-from]'), from = Number(await area.getAttribute('data-from')), to = Number(await area.getAttribute('data-to'));
+  await area.scrollIntoViewIfNeeded();
+  const box = await area.boundingBox(), at = share => [box.x + share * box.width, box.y + box.height / 2];
+  await page.mouse.move(...at(0.25));
+  await page.mouse.down();
+  await page.mouse.move(...at(0.5));
+  assert.equal(await page.locator('.dash-zoom').count(), 1);
+  await page.keyboard.press('Escape');
+  await page.mouse.up();
+  assert.equal(new URL(page.url()).pathname, '/styleguide');
+  await page.mouse.move(...at(0.75)); // also from right to left
+  await page.mouse.down();
+  await page.mouse.move(...at(0.5));
+  await page.mouse.up();
+  await page.waitForURL(/\/dashboards\?/);
+  const query = new URL(page.url()).searchParams, near = (name, share) =>
+    assert.ok(Math.abs(Date.parse(query.get(name)) - from - share * (to - from)) < 0.02 * (to - from), `${name} is ${query.get(name)}`);
+  near('from', 0.5);
+  near('to', 0.75);
+  assert.deepEqual(page.errors, []);
+  await page.context().close();
+});
+
 test('an act is undone within ten seconds', async () => {
   const page = await newPage(browser, fleetd.url, { storageState: session });
   await fetch(`${fleetd.url}/xiaozhi/ota/`, { method: 'POST', body: '{}',

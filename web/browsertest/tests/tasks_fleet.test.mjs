@@ -156,6 +156,31 @@ test('approving on a phone takes at most 3 clicks', async () => {
   await phone.context().close();
 });
 
+test('a swipe leads to the next tab of a device, and back', async () => {
+  const id = (await rest('GET', '/devices?q=presence:online&limit=1')).items[0].id;
+  const phone = await newPage(browser, fleetd.url, { storageState: session, viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true });
+  const input = await phone.context().newCDPSession(phone);
+  const swipe = async (from, to) => {
+    await input.send('Input.dispatchTouchEvent', { type: 'touchStart', touchPoints: [{ x: from, y: 160 }] });
+    await input.send('Input.dispatchTouchEvent', { type: 'touchMove', touchPoints: [{ x: (from + to) / 2, y: 160 }] });
+    await input.send('Input.dispatchTouchEvent', { type: 'touchMove', touchPoints: [{ x: to, y: 160 }] });
+    await input.send('Input.dispatchTouchEvent', { type: 'touchEnd', touchPoints: [] });
+  };
+  await phone.goto(`/devices/${id}`);
+  await swipe(320, 60);
+  await phone.waitForURL(`**/devices/${id}/*`);
+  const second = phone.url();
+  await swipe(60, 320);
+  await phone.waitForURL(`**/devices/${id}`);
+  await swipe(320, 290); // too short
+  await swipe(60, 320); // there is none before the first
+  await new Promise(r => setTimeout(r, 500));
+  assert.notEqual(phone.url(), second);
+  assert.equal(new URL(phone.url()).pathname, `/devices/${id}`);
+  assert.deepEqual(phone.errors, []);
+  await phone.context().close();
+});
+
 task('revoking a session', 3, async () => {
   const other = await newSession(browser, fleetd.url);
   await page.goto('/');

@@ -480,6 +480,24 @@
     for (const name of Intl.supportedValuesOf('timeZone')) list.append(new Option('', name))
   })
 
+  // ---- on a phone, a swipe leads to the tab next to it
+  let swipe = null
+  document.addEventListener('touchstart', e => {
+    const [touch] = e.touches, other = e.target.closest('dialog, input, .filters, .subnav, .filterform, .timepick, .trend-plot')
+    swipe = e.touches.length === 1 && !other && !scrollsAside(e.target) ? { x: touch.clientX, y: touch.clientY } : null
+  }, { passive: true })
+  document.addEventListener('touchend', e => {
+    const [touch] = e.changedTouches, by = swipe && touch.clientX - swipe.x
+    if (!swipe || Math.abs(by) < 80 || Math.abs(touch.clientY - swipe.y) > 50) return
+    const tabs = $$('.tabs a'), at = tabs.findIndex(a => a.getAttribute('aria-current') === 'true')
+    if (at >= 0) tabs[at + (by < 0 ? 1 : -1)]?.click()
+  }, { passive: true })
+
+  function scrollsAside(el) {
+    for (; el && el !== document.body; el = el.parentElement) if (el.scrollWidth > el.clientWidth + 1 && getComputedStyle(el).overflowX !== 'visible') return true
+    return false
+  }
+
   // ---- keys
   let pending = ''
   const places = { d: '/devices', c: '/campaigns', w: '/firmware', l: '/calls', o: '/', f: '/fanouts' }
