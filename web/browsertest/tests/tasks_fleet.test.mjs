@@ -65,6 +65,20 @@ task('tagging all devices', 5, async () => {
   assert.equal((await rest('GET', '/devices?q=tag:site-1/room-2&limit=200')).items.length, devices);
 });
 
+test('a tag is completed by keyboard', async () => {
+  const id = (await rest('GET', '/devices?limit=1')).items[0].id;
+  await page.goto(`/devices/${id}`);
+  await page.click('#device-head details:has(input[name=tags]) > summary');
+  const field = page.locator('#device-head input[name=tags]');
+  await field.fill('attic, si');
+  await page.waitForSelector('#completion [role=option]:has-text("site-1/room-2")');
+  await page.keyboard.press('ArrowDown');
+  await page.keyboard.press('Enter');
+  assert.equal(await field.inputValue(), 'attic, site-1/room-2 ');
+  assert.equal(await page.locator('#completion').count(), 0);
+  assert.deepEqual(page.errors, []);
+});
+
 task('undoing it', 1, async () => {
   await page.goto('/devices'); // without the message
   await rest('POST', '/devices/bulk', { act: 'untag', q: 'tag:site-1/room-2', tags: ['site-1/room-2'] });

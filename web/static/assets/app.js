@@ -590,67 +590,70 @@
   // ---- completion: the server proposes completions of the last word before the caret. The filter
   // is a combobox with a list; Enter accepts the proposal selected with the arrow keys, or submits
   // the filter unchanged if none is selected.
-  const completed = $('[data-complete]')
-  let completeTimer = 0, completeTurn = 0
+  // A field with a term, such as "tag:", has only values of that term.
+  for (const field of $$('[data-complete]')) complete(field)
 
-  const proposals = () => $$('#completion [role=option]')
-  const chosenProposal = () => proposals().find(o => o.getAttribute('aria-selected') === 'true')
+  function complete(completed) {
+    const term = completed.dataset.term ?? '', place = term ? completed.parentElement : completed.form
+    let completeTimer = 0, completeTurn = 0
 
-  function closeCompletion() {
-    clearTimeout(completeTimer)
-    completeTurn++
-    $('#completion')?.remove()
-    completed.setAttribute('aria-expanded', 'false')
-    completed.removeAttribute('aria-activedescendant')
-  }
+    const proposals = () => $$('#completion [role=option]')
+    const chosenProposal = () => proposals().find(o => o.getAttribute('aria-selected') === 'true')
 
-  async function showCompletion() {
-    const turn = ++completeTurn, caret = completed.selectionStart
-    if (caret !== completed.selectionEnd || /^\S/.test(completed.value.slice(caret))) return closeCompletion()
-    const q = completed.value.slice(0, caret)
-    const answer = await fetch(completed.dataset.complete + '?' + new URLSearchParams({ q })).catch(() => null)
-    if (turn !== completeTurn || document.activeElement !== completed) return
-    if (!answer?.ok || answer.redirected) return closeCompletion()
-    const list = new DOMParser().parseFromString(await answer.text(), 'text/html').getElementById('completion')
-    if (turn !== completeTurn) return
-    const chosen = chosenProposal()?.dataset.text // the arrow keys were faster than this response
-    $('#completion')?.remove()
-    completed.removeAttribute('aria-activedescendant')
-    const options = list ? $$('[role=option]', list) : []
-    const done = options.length === 0 || options.length === 1 && options[0].dataset.text === list.dataset.word
-    completed.setAttribute('aria-expanded', String(!done))
-    if (done) return
-    list.asked = q
-    completed.form.append(list)
-    const again = options.find(o => o.dataset.text === chosen)
-    if (again) choose(again)
-  }
+    function closeCompletion() {
+      clearTimeout(completeTimer)
+      completeTurn++
+      $('#completion')?.remove()
+      completed.setAttribute('aria-expanded', 'false')
+      completed.removeAttribute('aria-activedescendant')
+    }
 
-  function chooseProposal(step) {
-    const options = proposals(), at = options.indexOf(chosenProposal())
-    const to = at < 0 ? (step > 0 ? 0 : options.length - 1) : (at + step + options.length) % options.length
-    choose(options[to])
-  }
+    async function showCompletion() {
+      const turn = ++completeTurn, caret = completed.selectionStart
+      if (caret !== completed.selectionEnd || /^\S/.test(completed.value.slice(caret))) return closeCompletion()
+      const before = completed.value.slice(0, caret), q = term ? term + /[^\s,，、]*$/.exec(before)[0] : before
+      const answer = await fetch(completed.dataset.complete + '?' + new URLSearchParams({ q })).catch(() => null)
+      if (turn !== completeTurn || document.activeElement !== completed) return
+      if (!answer?.ok || answer.redirected) return closeCompletion()
+      const list = new DOMParser().parseFromString(await answer.text(), 'text/html').getElementById('completion')
+      if (turn !== completeTurn) return
+      const chosen = chosenProposal()?.dataset.text // the arrow keys were faster than this response
+      $('#completion')?.remove()
+      completed.removeAttribute('aria-activedescendant')
+      const options = list ? $$('[role=option]', list) : []
+      const done = options.length === 0 || options.length === 1 && options[0].dataset.text === list.dataset.word
+      completed.setAttribute('aria-expanded', String(!done))
+      if (done) return
+      list.asked = before
+      place.append(list)
+      const again = options.find(o => o.dataset.text === chosen)
+      if (again) choose(again)
+    }
 
-  function choose(option) {
-    for (const o of proposals()) o.setAttribute('aria-selected', String(o === option))
-    completed.setAttribute('aria-activedescendant', option.id)
-    option.scrollIntoView({ block: 'nearest' })
-  }
+    function chooseProposal(step) {
+      const options = proposals(), at = options.indexOf(chosenProposal())
+      const to = at < 0 ? (step > 0 ? 0 : options.length - 1) : (at + step + options.length) % options.length
+      choose(options[to])
+    }
 
-  // A proposal replaces the whole word, including letters typed since the request.
-  function takeProposal(option) {
-    const { asked, dataset: { word } } = $('#completion'), caret = completed.selectionStart
-    const start = asked.length - word.length, typed = completed.value.slice(start, caret)
-    if (completed.value.slice(0, start) !== asked.slice(0, start) || /\s/.test(typed.slice(word.length))) return showCompletion()
-    const open = option.dataset.open !== undefined
-    completed.setRangeText(option.dataset.text + (open ? '' : ' '), start, Math.max(start, caret), 'end')
-    closeCompletion()
-    completed.dispatchEvent(new Event('input', { bubbles: true }))
-    if (!open) closeCompletion() // the word is complete; the next one is completed when it begins
-  }
+    function choose(option) {
+      for (const o of proposals()) o.setAttribute('aria-selected', String(o === option))
+      completed.setAttribute('aria-activedescendant', option.id)
+      option.scrollIntoView({ block: 'nearest' })
+    }
 
-  if (completed) {
+    // A proposal replaces the whole word, including letters typed since the request.
+    function takeProposal(option) {
+      const { asked, dataset } = $('#completion'), word = dataset.word.slice(term.length), caret = completed.selectionStart
+      const start = asked.length - word.length, typed = completed.value.slice(start, caret)
+      if (completed.value.slice(0, start) !== asked.slice(0, start) || /\s/.test(typed.slice(word.length))) return showCompletion()
+      const open = option.dataset.open !== undefined
+      completed.setRangeText(option.dataset.text.slice(term.length) + (open ? '' : ' '), start, Math.max(start, caret), 'end')
+      closeCompletion()
+      completed.dispatchEvent(new Event('input', { bubbles: true }))
+      if (!open) closeCompletion() // the word is complete; the next one is completed when it begins
+    }
+
     for (const [name, value] of Object.entries({ role: 'combobox', 'aria-autocomplete': 'list', 'aria-expanded': 'false', 'aria-controls': 'completion' })) completed.setAttribute(name, value)
     const ask = () => { clearTimeout(completeTimer); completeTimer = setTimeout(showCompletion, 120) }
     completed.addEventListener('input', ask)
