@@ -40,21 +40,22 @@ func (s *Server) showPlace(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	page := ui.PlacePage{Tree: tree, CanAct: mayAct(ctx)}
-	q, err := fleet.ParseQuery(page.Place().Path.Query())
+	here := page.Place()
+	q, err := fleet.ParseQuery(here.Path.Query())
 	if err != nil {
 		return answer{}, err
 	}
 	parts, partsCtx := errgroup.WithContext(ctx)
 	parts.Go(func() error { return s.countPlace(partsCtx, q, &page) })
 	parts.Go(func() (err error) {
-		page.Campaigns, err = s.campaignsOf(partsCtx, page.Place())
+		page.Campaigns, err = s.campaignsOf(partsCtx, here)
 		return err
 	})
 	if err := parts.Wait(); err != nil {
 		return answer{}, err
 	}
 	alerts := slices.DeleteFunc(s.Alerts.Current(viewerOf(ctx).actor()), func(a alert.Alert) bool {
-		return !slices.Contains(page.Place().Alerts, a.ID)
+		return !slices.Contains(here.Alerts, a.ID)
 	})
 	page.Alerts = alertCards(ctx, alerts)
 	return show(page.Page())
