@@ -277,7 +277,7 @@ func (e Equivalent) Curl() string {
 		body = strings.TrimSuffix(body, "}'") + `,"password":"'"$` + e.Secret + `"'"}'`
 	}
 	if e.Picture {
-		return curl + next + "-F call=" + body + next + "-F picture=@picture.jpg"
+		return curl + next + "--form-string call=" + body + next + "-F picture=@picture.jpg"
 	}
 	return curl + next + "-H 'Content-Type: application/json'" + next + "-d " + body
 }
