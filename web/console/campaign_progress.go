@@ -2,14 +2,10 @@ package console
 
 import (
 	"context"
-	"sync"
 	"time"
-
-	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
-	"fleetd/internal/bounded"
 	"fleetd/web/ui"
 )
 
@@ -24,54 +20,25 @@ const (
 
 // A campaignProgress is the counts of a campaign.
 type campaignProgress struct {
+	revision  int64 // of the campaign
 	counts    campaign.Progress
 	downloads []ui.Download
 }
 
-// progresses caches the counts of campaigns for a moment.
-type progresses struct {
-	mu  sync.Mutex
-	all *bounded.Cache[uuid.UUID, *progressEntry]
-}
-
-type progressEntry struct {
-	mu       sync.Mutex // locked while counting: others wait for the same counts
-	at       time.Time
-	revision int64
-	last     campaignProgress
-}
-
-func (p *progresses) entry(id uuid.UUID) *progressEntry {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	e, ok := p.all.Get(id)
-	if !ok {
-		e = new(progressEntry)
-		p.all.Add(id, e)
-	}
-	return e
-}
-
-func (p *progresses) get(ctx context.Context, s *Server, c campaign.Campaign) (campaignProgress, error) {
-	e := p.entry(c.ID)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	limit := progressAge
+// campaignProgress returns the counts of a campaign, which are cached for a moment.
+func (s *Server) campaignProgress(ctx context.Context, c campaign.Campaign) (campaignProgress, error) {
+	most := progressAge
 	if c.State.Final() {
-		limit = progressAgeOver
+		most = progressAgeOver
 	}
-	now := s.now()
-	if age := now.Sub(e.at); !e.at.IsZero() && age >= 0 && age < limit && e.revision == c.Revision {
-		return e.last, nil
-	}
-	last, err := s.countCampaign(fleet.WithoutScope(ctx), c)
-	if err == nil {
-		e.at, e.revision, e.last = now, c.Revision, last
-	}
-	return last, err
+	current := func(p campaignProgress) bool { return p.revision == c.Revision }
+	return s.progress.get(c.ID, s.now(), most, current, func() (campaignProgress, error) {
+		return s.countCampaign(fleet.WithoutScope(ctx), c)
+	})
 }
 
 func (s *Server) countCampaign(ctx context.Context, c campaign.Campaign) (p campaignProgress, err error) {
+	p.revision = c.Revision
 	if p.counts, err = s.Campaigns.CampaignProgress(ctx, c.ID); err != nil {
 		return p, err
 	}

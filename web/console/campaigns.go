@@ -95,7 +95,7 @@ func (s *Server) campaignRow(ctx context.Context, c campaign.Campaign) (row ui.C
 	if c.StartedAt == nil {
 		return row, nil
 	}
-	p, err := s.progress.get(ctx, s, c)
+	p, err := s.campaignProgress(ctx, c)
 	row.Tally = ui.NewCampaignTally(p.counts.ByState)
 	return row, err
 }
@@ -151,7 +151,7 @@ func (s *Server) campaignBoard(ctx context.Context, id uuid.UUID) (b ui.Campaign
 	if b.Release, err = s.releaseOf(ctx, b.Campaign); err != nil {
 		return b, err
 	}
-	p, err := s.progress.get(ctx, s, b.Campaign)
+	p, err := s.campaignProgress(ctx, b.Campaign)
 	if err != nil {
 		return b, err
 	}

@@ -155,9 +155,9 @@ type Server struct {
 	waiting      waitingCount
 	summaries    summaryCache
 	filterCounts filterCounts
-	progress     progresses
+	progress     *sharedCache[campaignProgress]
 	undos        *undos
-	differences  comparisons
+	differences  *sharedCache[compare.Result]
 	started      time.Time
 	operations   func() ([]ui.APIGroup, error) // of REST, read once
 }
@@ -185,9 +185,9 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{Options: o, public: public, streams: newStreams(), claims: newClaims(), started: o.Now().UTC(),
 		filterCounts: filterCounts{scopes: bounded.New[string, *countedFilters](countedScopes)},
-		progress:     progresses{all: bounded.New[uuid.UUID, *progressEntry](maxProgresses)},
+		progress:     newSharedCache[campaignProgress](maxProgresses),
 		undos:        bounded.New[uuid.UUID, undo](maxUndos),
-		differences:  comparisons{all: bounded.New[uuid.UUID, *comparisonEntry](maxProgresses)}}
+		differences:  newSharedCache[compare.Result](maxProgresses)}
 	s.operations = sync.OnceValues(func() ([]ui.APIGroup, error) {
 		document, err := o.APIDocument()
 		if err != nil {

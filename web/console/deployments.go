@@ -27,7 +27,7 @@ func (s *Server) listDeployments(r *http.Request) (answer, error) {
 	if page.Waves, err = s.Campaigns.Waves(ctx, id); err != nil {
 		return answer{}, err
 	}
-	counted, err := s.progress.get(ctx, s, page.Campaign)
+	counted, err := s.campaignProgress(ctx, page.Campaign)
 	if err != nil {
 		return answer{}, err
 	}
