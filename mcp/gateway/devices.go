@@ -25,7 +25,7 @@ const maxFound = 50
 // queryHelp documents the query language.
 var queryHelp = func() string {
 	var b strings.Builder
-	b.WriteString("Terms separated by spaces, all of which must match; a leading - negates a term. Terms:")
+	b.WriteString("Terms separated by spaces must all match; a leading - negates one. Terms:")
 	for _, f := range fleet.QueryFields {
 		b.WriteString(" " + f.Example)
 	}

@@ -278,7 +278,7 @@ test('firmware, and files that are not firmware', () => none(async () => {
   for (const board of await page.locator('#upload-results input[name^="board-"]').all()) await board.fill('esp-box-3');
   await page.selectOption('select[name=then]', 'keep');
   await page.click('[data-confirm-upload] button');
-  await page.waitForSelector('#flash .note');
+  await page.waitForSelector('#flash :is(.note, .toast)');
   await look('the images that were stored');
   const merged = await page.locator('#list tr', { hasText: '2.9.1' }).locator('a[href^="/firmware/images/"]').first().getAttribute('href');
   await visit(merged);
