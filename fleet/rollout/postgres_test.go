@@ -94,6 +94,7 @@ var shortTimers = func() campaign.DeploymentTimers {
 	t := campaign.DefaultTimers
 	t.Get, t.Resend, t.BootPoll, t.Goodbye, t.SlowestRate = 2*time.Second, time.Second, 4*time.Second, time.Second, 1<<30
 	t.Connect, t.Probe, t.Backoff = 4*time.Second, time.Second, 500*time.Millisecond
+	t.Stall, t.Download = 4*time.Second, 8*time.Second // of a download whose end no engine saw
 	return t
 }()
 
