@@ -19,8 +19,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// callFilter reads the list's filter. Times are in the viewer's zone, in the format of a browser's
-// date field, or RFC 3339.
+// callFilter reads the list's filter, with times in the viewer's zone.
 func callFilter(l ui.ListURL, zone *time.Location) (f call.Filter, err error) {
 	f = call.Filter{Tool: l.Get("tool"), Actor: l.Get("actor"), Digest: l.Get("digest"),
 		Limit: limitOf(l), Cursor: l.Get("cursor")}
