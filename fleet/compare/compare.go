@@ -53,14 +53,14 @@ func (c Count) Number() int {
 // Counts are all counts of a comparison.
 type Counts struct {
 	Failed, Well int            // devices of each side
-	Known        map[Fact]Count // devices of which the fact is known; no value
+	Known        map[Fact]Count // all devices that have a value of the fact; Value is empty
 	Values       []Count
 }
 
 // A Difference is a value that is more frequent among the devices that failed.
 type Difference struct {
 	Count
-	FailedOf, WellOf int // devices of each side of which the fact is known
+	FailedOf, WellOf int // devices of each side that have a value of the fact
 }
 
 // FailedShare returns the share of the value among the devices that failed, WellShare that among the others.

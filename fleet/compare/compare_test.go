@@ -61,7 +61,7 @@ func TestRank(t *testing.T) {
 	}
 }
 
-// Shares are those of the devices of which the fact is known.
+// A share is that of the devices that have a value of the fact.
 func TestRankCountsWhatIsKnown(t *testing.T) {
 	c := Counts{Failed: 100, Well: 1000, Values: []Count{{Signal, "-80", 18, 12}},
 		Known: map[Fact]Count{Signal: {Failed: 20, Well: 100}}}

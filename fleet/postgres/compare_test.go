@@ -20,7 +20,7 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// compared makes 80 devices, of which a quarter fails: those have weak reception, and most are in one room and one
+// compared makes 80 devices. A quarter of them fails: those have weak reception, and most are in one room and one
 // network. It returns the ids of both sides.
 func compared(t *testing.T, db *pgxpool.Pool, s *postgres.Store) (failed, well []fleet.DeviceID) {
 	t.Helper()

@@ -36,7 +36,7 @@ type DifferenceView struct {
 	Fact     compare.Fact `json:"fact" enum:"board,chip,version,transport,signal,uptime,network,place" doc:"version: before the update. signal: below value dBm. uptime: the device started fewer than value seconds before. network: an address range"`
 	Value    string       `json:"value"`
 	Failed   int          `json:"failed" doc:"Devices that failed and have the value"`
-	FailedOf int          `json:"failed_of" doc:"Devices that failed and of which the fact is known"`
+	FailedOf int          `json:"failed_of" doc:"Devices that failed and have a value of the fact"`
 	Well     int          `json:"well"`
 	WellOf   int          `json:"well_of"`
 }
