@@ -101,6 +101,13 @@ func (s *Server) Sessions() []*Session {
 	return append([]*Session(nil), s.sessions...)
 }
 
+// Forget drops the conversations so far and what they stored.
+func (s *Server) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions = nil
+}
+
 // Refused returns how many tokens were refused.
 func (s *Server) Refused() int {
 	s.mu.Lock()
