@@ -105,6 +105,7 @@ type dial struct {
 	reason fleet.Reason
 	done   chan struct{}
 	s      *session // once it has answered initialize
+	stored bool     // its device is on record as online
 }
 
 // NewEndpoints returns what accepts endpoints.
@@ -291,7 +292,7 @@ func (e *Endpoints) EndpointStatus(name string) endpoint.Status {
 	case c == nil:
 	case !c.ended.IsZero(): // its serve has yet to leave
 		st.Ended, st.EndedAt = c.reason, c.ended
-	case c.s != nil:
+	case c.stored:
 		info := c.s.server()
 		st.Connected, st.Since, st.Address = true, c.s.At, c.addr
 		st.ServerName, st.ServerVersion, st.Protocol = info.Name, info.Version, c.s.protocol()
@@ -489,11 +490,12 @@ func (e *Endpoints) begin(ctx context.Context, d *dialled, open *dial, s *sessio
 	d.current = open
 	e.mu.Unlock()
 	_, err := s.begin(ctx) // from here on calls go to this connection
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	open.stored = err == nil
 	if before != nil {
-		e.mu.Lock()
 		d.status.Replaced++
 		before.finish(fleet.Because("endpoint_replaced"), websocket.CloseNormalClosure)
-		e.mu.Unlock()
 	}
 	return err
 }
