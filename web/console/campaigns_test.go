@@ -65,15 +65,15 @@ func TestCampaignWizard(t *testing.T) {
 	b.post(held+"/hold", url.Values{"reason": {"on my desk"}, "hours": {"8"}}).wantRedirect(held)
 
 	p := b.get("/campaigns/new?release=" + release.ID.String()).wantStatus(200)
-	p.wantText("#plan-run", "4 devices in 3 waves").wantText("#plan-audience", "5 devices found").wantText(
+	p.wantText("#plan-run", "4 devices get 2.4.3 in 3 waves").wantText("#plan-audience", "5 devices found").wantText(
 		"#plan-audience", "on hold")
 	b.get("/campaigns/new?d=a085e3110001&d=a085e3110002&release="+release.ID.String()).wantText("#plan-run",
-		"2 devices in")
+		"2 devices get 2.4.3 in")
 	if at := b.get("/campaigns/new?" + plan(release, "preset", "all").Encode()).wantRedirect(
 		"/campaigns/new?"); strings.Contains(at, "preset") {
 		t.Errorf("the preset stays in the address: %s", at)
 	} else {
-		b.get(at).wantText("#plan-run", "4 devices in 1 wave.")
+		b.get(at).wantText("#plan-run", "4 devices get 2.4.3 in 1 wave")
 	}
 	for _, tt := range []struct{ name, value, text string }{
 		{"q", "colour:red", "colour"}, {"q", "id:ffffffffffff", "No devices to update"}, {"wave.soak", "soon|2m",
@@ -125,7 +125,7 @@ func TestCampaignEdit(t *testing.T) {
 	}
 	before := get()
 	form := forms.FillPlan(before.Plan, time.UTC).Values
-	b.get(draft+"/edit").wantStatus(200).wantText("#plan-run", "4 devices in 2 waves")
+	b.get(draft+"/edit").wantStatus(200).wantText("#plan-run", "4 devices get 2.4.3 in 2 waves")
 	b.post(draft+"/edit", form).wantRedirect(draft)
 	if after := get(); after.Digest != before.Digest {
 		t.Errorf("saved without a change, the digest went from %s to %s", before.Digest, after.Digest)

@@ -121,6 +121,10 @@ func (f Plan) Command() bool {
 	did := false
 	if name := f.Get("preset"); name != "" {
 		f.preset(name)
+		f.Del("preset")
+		if f.Get("add") == "" && f.Get("drop") == "" {
+			return true // the buttons are above the fold, which stays as it is
+		}
 		did = true
 	}
 	if name := f.Get("add"); rowDefaults[name] != nil {
@@ -149,6 +153,23 @@ func (f Plan) Command() bool {
 	return did
 }
 
+// WavePresets are the names of ready-made waves.
+var WavePresets = []string{"canary", "small", "all"}
+
+// Preset returns the name of the ready-made waves that the form has, or "".
+func (f Plan) Preset() string {
+	for _, name := range WavePresets {
+		made := Plan{Values: url.Values{}}
+		made.preset(name)
+		if !slices.ContainsFunc(planTables["wave"].fields, func(field string) bool {
+			return !slices.Equal(made.Values[field], f.Values[field])
+		}) {
+			return name
+		}
+	}
+	return ""
+}
+
 func (f Plan) preset(name string) {
 	f.clear("wave")
 	switch name {
@@ -158,9 +179,7 @@ func (f Plan) preset(name string) {
 	case "all":
 		f.addRow("wave", campaign.WaveEveryone, "percent", "100", "95", "5", "2m", "auto")
 	default:
-		f.addRow("wave", campaign.WaveCanary, "percent", "1", "100", "1", "10m", "manual")
-		f.addRow("wave", campaign.WaveEarly, "percent", "10", "98", "5", "2m", "auto")
-		f.addRow("wave", campaign.WaveRest, "percent", "100", "95", "10", "2m", "auto")
+		f.fillWaves(campaign.DefaultWaves())
 	}
 }
 

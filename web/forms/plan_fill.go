@@ -62,11 +62,7 @@ func (f Plan) fillTime(name string, at *time.Time) {
 }
 
 func (f Plan) fillTables(p campaign.Plan) {
-	for _, w := range p.Waves {
-		unit, size := waveSize(w)
-		f.addRow("wave", w.Name, unit, size, Decimal(w.SuccessPercent), strconv.Itoa(w.MinSample), spanText(w.Soak),
-			string(w.Gate))
-	}
+	f.fillWaves(p.Waves)
 	for _, r := range p.AbortRules {
 		wave := ""
 		if r.Wave > 0 {
@@ -114,4 +110,12 @@ func valueText(raw json.RawMessage) string {
 		return s
 	}
 	return string(raw)
+}
+
+func (f Plan) fillWaves(all []campaign.WavePlan) {
+	for _, w := range all {
+		unit, size := waveSize(w)
+		f.addRow("wave", w.Name, unit, size, Decimal(w.SuccessPercent), strconv.Itoa(w.MinSample), spanText(w.Soak),
+			string(w.Gate))
+	}
 }

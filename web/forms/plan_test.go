@@ -102,7 +102,10 @@ func TestFormCommands(t *testing.T) {
 		}
 		return f.Read()
 	}
-	if p := do("preset", "small"); len(p.Waves) != 2 || p.Waves[0].Count != 1 {
+	if f.Preset() != "canary" || f.Get("open") != "" {
+		t.Errorf("a new form has the waves %q, want the first ready-made ones, folded", f.Preset())
+	}
+	if p := do("preset", "small"); f.Preset() != "small" || f.Get("open") != "" || len(p.Waves) != 2 || p.Waves[0].Count != 1 {
 		t.Errorf("small fleet: %+v", p.Waves)
 	}
 	if p := do("add", "night"); len(p.Windows) != 1 || p.Windows[0] != (campaign.Window{Cron: "0 2 * * *",

@@ -74,11 +74,6 @@ func (v CampaignNewPage) wrong(name string, row int) string {
 		func(p forms.Problem) bool { return p.Field == name && p.Row == row }))
 }
 
-// wavePresets are the buttons above the waves.
-var wavePresets = []struct{ name, key string }{
-	{"canary", "campaign.preset.canary"}, {"small", "campaign.preset.small"}, {"all", "campaign.preset.all"},
-}
-
 // windowPresets are the buttons that add a window.
 var windowPresets = []struct{ name, key string }{
 	{"night", "campaign.win.night"}, {"weekday", "campaign.win.weekday"}, {"weekend", "campaign.win.weekend"},
@@ -201,7 +196,8 @@ func (v CampaignNewPage) unfolded() bool {
 		func(p forms.Problem) bool { return p.Field != "max_devices" })
 }
 
-// facts returns the values of the optional fields, in a few words each.
+// facts returns the values of the optional fields, in a few words each. The ready-made waves are
+// not repeated: their button is pressed.
 func (v CampaignNewPage) facts(ctx context.Context) []string {
 	f, p := v.Form, v.Plan
 	all := []string{t(ctx, "campaign.how.at_once", "n", p.MaxInFlight)}
@@ -219,7 +215,10 @@ func (v CampaignNewPage) facts(ctx context.Context) []string {
 	if len(sizes) > 1 {
 		waves = t(ctx, "campaign.how.waves", "waves", strings.Join(sizes, " → "))
 	}
-	all = append(all, waves, t(ctx, "campaign.how.soak", "d", strings.Join(soaks, " → ")), v.stopText(ctx))
+	if f.Preset() == "" {
+		all = append(all, waves)
+	}
+	all = append(all, t(ctx, "campaign.how.soak", "d", strings.Join(soaks, " → ")), v.stopText(ctx))
 	if p.Mode != firmware.ModeAuto && p.Mode != "" {
 		all = append(all, t(ctx, "campaign.mode."+string(p.Mode)))
 	}
@@ -274,13 +273,45 @@ func (v CampaignNewPage) waves() []campaign.PlannedWave {
 	return slices.DeleteFunc(slices.Clone(v.Run.Waves), func(w campaign.PlannedWave) bool { return w.Size == 0 })
 }
 
+// waveParts returns the segments of the bar of waves.
+func (v CampaignNewPage) waveParts() []barPart {
+	var sizes []int
+	for _, w := range v.waves() {
+		sizes = append(sizes, w.Size)
+	}
+	return barParts(sizes, make([]string, len(sizes)))
+}
+
+// gateText returns what follows a wave that is not the last.
+func gateText(ctx context.Context, w campaign.PlannedWave) string {
+	if w.Gate == campaign.GateManual {
+		return t(ctx, "campaign.then.manual", "d", w.Soak)
+	}
+	return t(ctx, "campaign.then.auto", "d", w.Soak, "p", forms.Decimal(w.SuccessPercent))
+}
+
+// version returns the version of the chosen release.
+func (v CampaignNewPage) version() string {
+	if r := v.release(); r != nil {
+		return shorten(r.Version, 24)
+	}
+	return ""
+}
+
+// boards returns the boards of the chosen release's images.
+func (v CampaignNewPage) boards(ctx context.Context) []string {
+	var all []string
+	for _, img := range v.release().Images {
+		if text := boardText(ctx, img.Board); !slices.Contains(all, text) {
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
 // saying returns the effect of a start, in one sentence.
 func (v CampaignNewPage) saying(ctx context.Context) string {
-	version := ""
-	if r := v.release(); r != nil {
-		version = shorten(r.Version, 24)
-	}
-	args := []any{"n", v.Run.Targets, "version", version, "waves", t(ctx, "campaign.n_waves", "n", len(v.waves()))}
+	args := []any{"n", v.Run.Targets, "version", v.version(), "waves", t(ctx, "campaign.n_waves", "n", len(v.waves()))}
 	switch first := v.Run.FirstDispatch; {
 	case first == nil:
 		return t(ctx, "campaign.bar.never", args...)

@@ -64,15 +64,15 @@ test('the dry run follows the form, and the plan is the address', async () => {
   await later.waitForURL(/\/campaigns\/[0-9a-f-]{36}$/);
   await later.context().close();
   await chooseRelease(page);
-  await page.waitForSelector('#plan-run >> text=/devices in 3 waves/');
-  assert.match(await page.locator('#plan-how').innerText(), /in waves: 1% → 10% → rest/);
+  await page.waitForSelector('#plan-run >> text=/devices get .* in 3 waves/');
+  assert.equal(await page.locator('#plan-presets [aria-pressed=true]').innerText(), '1% → 10% → everyone');
   assert.equal(await page.locator('.plan-fields').isVisible(), false, 'what has a default is folded');
   await page.click('.plan-how > summary');
   await page.click('button[name=preset][value=small]');
   await page.waitForSelector('#plan-run >> text=/in 2 waves/');
   assert.equal(await page.locator('input[name="wave.name"]').count(), 2);
   assert.ok(await page.locator('.plan-fields').isVisible(), 'a button of the fields folded them');
-  await page.waitForSelector('#plan-how >> text=/in waves: 1 device → rest/');
+  await page.waitForSelector('#plan-presets [value=small][aria-pressed=true]');
   await page.fill('input[name="wave.soak"] >> nth=0', '1s');
   await page.fill('input[name="wave.soak"] >> nth=1', '1s');
   await page.fill('input[name=name]', 'Browser 🦊 <b>test</b>');
@@ -162,7 +162,7 @@ test('without JavaScript a campaign is planned and discarded', async () => {
   await plain.click('summary >> text=Older versions');
   await plain.check('input[name=downgrade]');
   await plain.click('text=Update the preview');
-  await plain.waitForSelector('#plan-run >> text=/devices? in 3 waves/');
+  await plain.waitForSelector('#plan-run >> text=/devices? gets? .* in 3 waves/');
   await plain.click('.plan-do >> text=Save as draft');
   await plain.waitForSelector('#campaign-head >> text=draft');
   await plain.click('#campaign-acts summary');

@@ -465,7 +465,11 @@
     menu.lastElementChild.replaceWith(fresh)
     enhance(menu)
   }
-  document.addEventListener('toggle', e => { if (e.target.open && e.target.dataset.equivalent) showEquivalent(e.target) }, true)
+  document.addEventListener('toggle', e => {
+    if (e.target.open && e.target.dataset.equivalent) showEquivalent(e.target)
+    const open = e.target.querySelector(':scope > input[name=open]') // the form sends whether it is unfolded
+    if (open) open.disabled = !e.target.open
+  }, true)
   document.addEventListener('input', e => {
     const menu = $$('[data-equivalent]').find(m => m.open && formOf(m) === e.target.form)
     clearTimeout(equivalentTimer)
