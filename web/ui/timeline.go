@@ -95,6 +95,16 @@ func (v Timeline) shows(name string) string { return pressed(slices.Contains(v.S
 // latest reports whether the page shows the newest entries.
 func (v Timeline) latest() bool { return v.List.Get("cursor") == "" && v.List.Get("day") == "" }
 
+// sends reports whether a call that begins now is an entry of the page.
+func (v Timeline) sends() bool {
+	return v.latest() && (len(v.Subject) == 0 || slices.Contains(v.Subject, "calls"))
+}
+
+// beginsToday reports whether the newest entry is of today.
+func (v Timeline) beginsToday(ctx context.Context) bool {
+	return len(v.Entries) > 0 && dayText(ctx, v.Entries[0].At) == t(ctx, "line.today")
+}
+
 // newest returns the address of the newest entries.
 func (v Timeline) newest() string {
 	l := ListURL{v.List.Path, url.Values{}}

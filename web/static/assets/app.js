@@ -153,6 +153,30 @@
   document.addEventListener('htmx:beforeRequest', e => { if (isAct(e)) acting++ })
   document.addEventListener('htmx:afterRequest', e => { if (isAct(e)) { acting--; actedAt = performance.now() } })
 
+  // A call of the reader is a row of the time line before fleetd has it. The list replaces the row
+  // when it is read again; a refused call has none.
+  const sentRowLasts = 3000
+  document.addEventListener('htmx:beforeRequest', e => {
+    const tool = /^act-(.+)/.exec(e.target.id)?.[1], kept = $('#line-sending')
+    if (!tool || !isAct(e)) return
+    for (const menu of $$('.device-acts .menu[open], .act-button[open]')) menu.open = false
+    if (!kept) return
+    const row = kept.content.firstElementChild.cloneNode(true)
+    $('code', row).textContent = tool
+    let list = 'today' in kept.dataset ? $('#timeline .line') : null
+    if (!list) {
+      list = document.createElement('ol')
+      list.className = 'line'
+      kept.after(list)
+    }
+    list.prepend(row)
+  })
+  document.addEventListener('htmx:afterRequest', e => {
+    if (!isAct(e)) return
+    const rows = $$('.line-sending')
+    setTimeout(() => { for (const row of rows) row.remove() }, e.detail.successful ? sentRowLasts : 0)
+  })
+
   function announceNew(n) {
     const pill = $('#new-pill')
     missed += n
@@ -296,7 +320,6 @@
     enhance(e.detail.target.isConnected ? e.detail.target : document)
     if (e.detail.target.id !== 'result') return
     $('#result')?.scrollIntoView({ block: 'nearest' })
-    for (const act of $$('.device-acts .menu[open]')) act.open = false // it was sent
   })
   document.addEventListener('htmx:oobAfterSwap', () => { enhance(document); followPage() })
   document.addEventListener('htmx:sendError', () => {
@@ -418,6 +441,18 @@
   })
   document.addEventListener('submit', e => { if (e.target.hasAttribute('data-ends-selection')) sessionStorage.removeItem(keptKey) })
 
+  // closeMenus closes the menus that do not contain the element.
+  function closeMenus(el) {
+    for (const menu of $$('details.menu[open]')) if (!menu.contains(el)) menu.open = false
+    if (!el?.closest('.act-button, .device-acts')) for (const acts of $$('.act-button[open]')) acts.open = false
+  }
+  document.addEventListener('keydown', e => {
+    if (e.key !== 'Escape') return
+    const summary = $('details.menu[open] > summary, .act-button[open] > summary')
+    closeMenus(null)
+    summary?.focus()
+  })
+
   document.addEventListener('click', e => {
     if (e.shiftKey && e.target.matches?.('[data-select] input[name="d"]')) tickRange(e.target)
     const clear = e.target.closest('[data-unselect]')
@@ -430,7 +465,7 @@
     if (help && !e.ctrlKey && !e.metaKey) { e.preventDefault(); openHelp() }
     const theme = e.target.closest('[data-theme-form] button')
     if (theme) { e.preventDefault(); setTheme(theme) }
-    for (const menu of $$('details.menu[open]')) if (!menu.contains(e.target)) menu.open = false
+    closeMenus(e.target)
   })
 
   async function copyText(button) {
