@@ -37,6 +37,9 @@ func (s *Server) approvalRoutes() []route {
 // approvalSample is how many devices of a fan-out are shown by name.
 const approvalSample = 8
 
+// campaignsShown is how many campaigns that wait for an approval are shown.
+const campaignsShown = 10
+
 func (s *Server) listApprovals(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	page := ui.ApprovalsPage{List: listURL(r, ui.PathApprovals, "state")}
@@ -62,7 +65,7 @@ func (s *Server) listApprovals(r *http.Request) (answer, error) {
 		page.Cards = append(page.Cards, card)
 	}
 	waiting, err := s.Campaigns.Campaigns(ctx, campaign.Filter{States: []campaign.State{campaign.AwaitingApproval},
-		Limit: 2 * overviewRows})
+		Limit: campaignsShown})
 	for _, c := range waiting.Items {
 		if n, ok := ui.NewCampaignNeed(c); ok {
 			page.Campaigns = append(page.Campaigns, n)
@@ -270,4 +273,24 @@ func (v *approvalsView) show(ctx context.Context, id uuid.UUID, u *updates) erro
 	card.Whole = v.only != uuid.Nil
 	u.patches = append(u.patches, card.View())
 	return err
+}
+
+// confirmed compares the typed text with the word or the device's name, for a dangerous act.
+func confirmed(word, typed string, d fleet.Device) bool {
+	typed = strings.TrimSpace(typed)
+	if word == "" || strings.EqualFold(typed, word) || (d.Name != "" && typed == d.Name) {
+		return true
+	}
+	id, err := fleet.ParseDeviceID(typed)
+	return err == nil && id == d.ID
+}
+
+func (s *Server) newApprovalsView(r *http.Request) (view, error) {
+	v := &approvalsView{server: s, began: s.now(), seen: map[uuid.UUID]bool{}}
+	if r.URL.Query().Get("id") == "" {
+		return v, nil
+	}
+	var err error
+	v.only, err = subjectID(r)
+	return v, err
 }

@@ -94,15 +94,6 @@ func (s *Server) exportAudit(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// cutShort aborts a response of which a part has been sent already, so the reader does not mistake
-// the part for the whole.
-func (s *Server) cutShort(ctx context.Context, what string, err error) {
-	if ctx.Err() == nil {
-		s.Log.Error("response cut short", "what", what, "err", err)
-	}
-	panic(http.ErrAbortHandler)
-}
-
 // auditSlack is how much earlier than its neighbours a newly visible entry may be dated: as long as
 // its change took.
 const auditSlack = 10 * time.Second

@@ -198,3 +198,19 @@ func (s *Server) applyBulk(r *http.Request) (answer, error) {
 	s.flash(ctx, s.undoable(ctx, ui.Flash{Text: ui.BulkDone(inLanguage(ctx), request, done)}, s.undoBulk(done)))
 	return goTo(page.Next)
 }
+
+// undoBulk takes back a bulk act on the devices that it changed.
+func (s *Server) undoBulk(done fleet.BulkResult) takeBack {
+	if len(done.Undo) == 0 {
+		return nil
+	}
+	return func(ctx context.Context, by fleet.Principal) error {
+		for _, request := range done.Undo {
+			request.Actor = by
+			if _, err := s.Devices.Bulk(ctx, request); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}

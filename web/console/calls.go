@@ -13,7 +13,9 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/fleet/heavy"
 	"fleetd/fleet/picture"
+	"fleetd/web/access"
 	"fleetd/web/forms"
 	"fleetd/web/request"
 	"fleetd/web/ui"
@@ -65,6 +67,21 @@ func callStates(list string) ([]fleet.CallState, error) {
 
 func callList(r *http.Request) ui.ListURL {
 	return listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout", "conversation", "digest")
+}
+
+func (s *Server) callRoutes() []route {
+	const viewer, operator = fleet.RoleViewer, fleet.RoleOperator
+	const get, post = http.MethodGet, http.MethodPost
+	const one = ui.PathCalls + "/{call}"
+	return []route{
+		{method: get, pattern: ui.PathCalls, role: viewer, reach: access.List, page: s.listCalls},
+		{method: get, pattern: ui.PathCallsExport, role: viewer, reach: access.List, raw: s.exportCalls,
+			wait: 2 * time.Minute, heavy: heavy.Export},
+		{method: get, pattern: one, role: viewer, reach: access.Record, page: s.showCall},
+		{method: post, pattern: one + "/interrupt", role: operator, reach: access.Record, page: s.interruptCall},
+		{method: post, pattern: one + "/cancel", role: operator, reach: access.Record, page: s.cancelCall},
+		{method: get, pattern: one + "/images/{n}", role: viewer, reach: access.Record, raw: s.sendCallImage},
+	}
 }
 
 func (s *Server) listCalls(r *http.Request) (answer, error) {
@@ -235,4 +252,16 @@ func (s *Server) sendCallImage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	sendPicture(w, r, http.DetectContentType(data), data, c.ID.String())
+}
+
+func (s *Server) deviceNames(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]string, error) {
+	names := make(map[fleet.DeviceID]string, len(ids))
+	if len(ids) == 0 {
+		return names, nil
+	}
+	devices, err := s.Devices.DevicesByID(ctx, ids)
+	for _, d := range devices {
+		names[d.ID] = d.Name
+	}
+	return names, err
 }

@@ -23,11 +23,6 @@ const (
 	maxPlanFields   = 2000 // values of one form
 )
 
-// zonesOffered are the time zones that a window can have, in addition to the devices' zones and the
-// viewer's.
-var zonesOffered = []string{"UTC", "Asia/Shanghai", "Asia/Tokyo", "Asia/Kolkata", "Europe/London", "Europe/Berlin",
-	"America/New_York", "America/Los_Angeles", "Australia/Sydney"}
-
 // planCampaign shows the wizard. The address contains the plan: each change redirects to another
 // address.
 func (s *Server) planCampaign(r *http.Request) (answer, error) {

@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/web/access"
 	"fleetd/web/request"
 	"fleetd/web/ui"
 )
@@ -59,6 +60,14 @@ func (s *Server) waitingDevices(ctx context.Context) (all []ui.WaitingDevice, er
 	return all, nil
 }
 
+func (s *Server) claimRoutes() []route {
+	return []route{
+		{method: http.MethodGet, pattern: ui.PathClaim, role: fleet.RoleViewer, reach: access.List, page: s.showClaim},
+		{method: http.MethodPost, pattern: ui.PathClaim, role: fleet.RoleOperator, reach: access.Record,
+			page: s.claimDevice},
+	}
+}
+
 func (s *Server) showClaim(r *http.Request) (answer, error) {
 	page, err := s.claimPage(r.Context())
 	if err != nil {
@@ -104,15 +113,6 @@ func (s *Server) claimDevice(r *http.Request) (answer, error) {
 	}
 	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.claimed", "device", fleet.Device{ID: id}.Title())})
 	return goTo(ui.NamePath(id))
-}
-
-// showName shows the form that names a board that has just joined.
-func (s *Server) showName(r *http.Request) (answer, error) {
-	d, err := s.device(r)
-	if err != nil {
-		return answer{}, err
-	}
-	return show(ui.NamePage{Head: s.head(r, d, "")}.Page())
 }
 
 // discard ignores the headers that a limiter would write.

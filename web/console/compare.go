@@ -34,20 +34,3 @@ func (s *Server) compareCampaign(ctx context.Context, id uuid.UUID, p campaign.P
 	})
 	return result, err
 }
-
-// compareFanOut returns what the devices of a fan-out on which the call failed have in common.
-func (s *Server) compareFanOut(ctx context.Context, p ui.FanOutProgress) (ui.Comparison, error) {
-	result := ui.Comparison{Well: "succeeded"}
-	failed, well := 0, p.Counts.ByState[fleet.CallSucceeded]
-	for state, n := range p.Counts.ByState {
-		if state.Failed() {
-			failed += n
-		}
-	}
-	if failed < compare.Least || well < compare.Least {
-		return result, nil
-	}
-	var err error
-	result.Result, err = s.Compare.FanOut(ctx, p.FanOut.ID)
-	return result, err
-}

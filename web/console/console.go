@@ -13,7 +13,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/url"
 	"strings"
 	"sync"
@@ -205,13 +204,3 @@ func (s *Server) CloseStreams() { s.streams.close() }
 func (s *Server) now() time.Time { return s.Now().UTC() }
 
 func otaURL(public string) string { return strings.TrimSuffix(public, "/") + "/xiaozhi/ota/" }
-
-// LocalOnly reports whether only the machine itself can reach the address.
-func LocalOnly(address string) bool {
-	u, err := url.Parse(address)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(u.Hostname())
-	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
-}

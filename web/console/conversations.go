@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/web/access"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -37,6 +38,15 @@ func conversationFilter(l ui.ListURL, zone *time.Location) (f fleet.Conversation
 
 func conversationList(r *http.Request) ui.ListURL {
 	return listURL(r, ui.PathConversations, "device", "upstream", "end", "since", "until")
+}
+
+func (s *Server) conversationRoutes() []route {
+	return []route{
+		{method: http.MethodGet, pattern: ui.PathConversations, role: fleet.RoleViewer, reach: access.List,
+			page: s.listConversations},
+		{method: http.MethodGet, pattern: ui.PathConversations + "/{conversation}", role: fleet.RoleViewer,
+			reach: access.Record, page: s.showConversation},
+	}
 }
 
 func (s *Server) listConversations(r *http.Request) (answer, error) {
@@ -214,4 +224,14 @@ func (v conversationPageView) begin(ctx context.Context) (updates, error) { retu
 func (v conversationPageView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
 	page, err := v.server.conversationView(ctx, v.id)
 	return updates{patches: []templ.Component{page.View()}}, err
+}
+
+func (s *Server) newConversationsView(r *http.Request) (view, error) {
+	f, err := conversationFilter(conversationList(r), viewerOf(r.Context()).zone)
+	return &conversationsView{server: s, filter: f, began: s.now(), seen: make(map[string]bool)}, err
+}
+
+func (s *Server) newConversationView(r *http.Request) (view, error) {
+	id, err := subjectID(r)
+	return conversationPageView{s, id}, err
 }

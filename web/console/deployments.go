@@ -84,18 +84,6 @@ func (s *Server) deploymentRows(ctx context.Context, all []campaign.Deployment) 
 	return rows, err
 }
 
-func (s *Server) deviceNames(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]string, error) {
-	names := make(map[fleet.DeviceID]string, len(ids))
-	if len(ids) == 0 {
-		return names, nil
-	}
-	devices, err := s.Devices.DevicesByID(ctx, ids)
-	for _, d := range devices {
-		names[d.ID] = d.Name
-	}
-	return names, err
-}
-
 // showDeployment shows one device's part in a campaign, with all events.
 func (s *Server) showDeployment(r *http.Request) (answer, error) {
 	id, err := campaignID(r)

@@ -7,12 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/picture"
+	"fleetd/web/access"
 	"fleetd/web/ui"
 )
 
@@ -21,15 +21,6 @@ const (
 	recentOfDevice = 8
 	maxFactsShown  = 64 << 10
 )
-
-// deviceID returns the device in the address. An invalid id is not found.
-func deviceID(r *http.Request) (fleet.DeviceID, error) {
-	id, err := fleet.ParseDeviceID(chi.URLParam(r, "device"))
-	if err != nil {
-		return "", errNoPage
-	}
-	return id, nil
-}
 
 func (s *Server) device(r *http.Request) (fleet.Device, error) {
 	id, err := deviceID(r)
@@ -80,6 +71,29 @@ func (s *Server) headOf(ctx context.Context, d fleet.Device, tab string) ui.Devi
 		h.Thumb = &shot
 	}
 	return h
+}
+
+func (s *Server) deviceRoutes() []route {
+	const viewer, operator, admin = fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin
+	const get, post = http.MethodGet, http.MethodPost
+	const device = ui.PathDevices + "/{device}"
+	return []route{
+		{method: get, pattern: device, role: viewer, reach: access.Device, page: s.showDevice},
+		{method: get, pattern: device + "/activity", role: viewer, reach: access.Device, page: s.showActivity},
+		{method: get, pattern: device + "/firmware", role: viewer, reach: access.Device, page: s.showFirmware},
+		{method: get, pattern: device + "/facts", role: viewer, reach: access.Device, page: s.showFacts},
+		{method: get, pattern: device + "/screen", role: viewer, reach: access.Device, page: s.showScreen},
+		{method: get, pattern: device + "/name", role: operator, reach: access.Device, page: s.showName},
+		{method: post, pattern: device + "/edit", role: operator, reach: access.Device, page: s.editDevice},
+		{method: post, pattern: device + "/hold", role: operator, reach: access.Device, page: s.holdDevice},
+		{method: post, pattern: device + "/release", role: operator, reach: access.Device, page: s.releaseDevice},
+		{method: post, pattern: device + "/approve", role: operator, reach: access.Device, page: s.approveDevice},
+		{method: post, pattern: device + "/reject", role: operator, reach: access.Device, page: s.rejectDevice},
+		{method: post, pattern: device + "/resolve-conflict", role: operator, reach: access.Device,
+			page: s.resolveConflict},
+		{method: post, pattern: device + "/quarantine", role: operator, reach: access.Device, page: s.clearQuarantine},
+		{method: post, pattern: device + "/retire", role: admin, reach: access.Device, page: s.retireDevice},
+	}
 }
 
 func (s *Server) showDevice(r *http.Request) (answer, error) {
@@ -146,7 +160,7 @@ func (s *Server) chosenEntry(ctx context.Context, line ui.Timeline, d fleet.Devi
 // callsOfDay counts the device's calls of the last day by the hour.
 func (s *Server) callsOfDay(ctx context.Context, id fleet.DeviceID) (day ui.CallsOfDay, err error) {
 	day.Device, day.To = id, s.now()
-	day.Buckets, err = s.Stats.CallBuckets(ctx, id, day.To.Add(-overviewSpan).Truncate(time.Hour), time.Hour)
+	day.Buckets, err = s.Stats.CallBuckets(ctx, id, day.To.Add(-24*time.Hour).Truncate(time.Hour), time.Hour)
 	return day, err
 }
 
@@ -229,4 +243,35 @@ func (s *Server) showFacts(r *http.Request) (answer, error) {
 	}
 	return show(ui.FactsPage{Head: s.head(r, d, "facts"), About: about, PolledAt: facts.PolledAt, Body: body,
 		Problem: facts.Problem(), Salvaged: facts.Salvaged}.Page())
+}
+
+// mayCall is mayActOn for a device's id.
+func (s *Server) mayCall(ctx context.Context, id fleet.DeviceID) bool {
+	if viewerOf(ctx).actor().Scope == nil {
+		return mayAct(ctx)
+	}
+	d, err := s.Devices.Known(ctx, id)
+	return err == nil && mayActOn(ctx, d)
+}
+
+// deviceVoice returns the voice server of a device that the viewer sees.
+func (s *Server) deviceVoice(ctx context.Context, id fleet.DeviceID) (v ui.DeviceVoice, err error) {
+	u, account, err := s.Upstreams.OfDevice(ctx, id)
+	if err != nil || u == nil {
+		return v, err
+	}
+	v.ID, v.Name = u.ID, u.Name
+	if account != nil {
+		v.Code, v.Message, v.AskedAt = account.Code, account.Message, account.AskedAt
+	}
+	return v, nil
+}
+
+// showName shows the form that names a board that has just joined.
+func (s *Server) showName(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return show(ui.NamePage{Head: s.head(r, d, "")}.Page())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -155,8 +156,6 @@ func (s *Server) retireDevice(r *http.Request) (answer, error) {
 	return s.acted(r, d, "flash.retired", s.Devices.Retire(r.Context(), viewerOf(r.Context()).actor(), d.ID))
 }
 
-var errNotConfirmed = fleet.Refuse(fleet.ErrInvalid, "not_confirmed.typed")
-
 // acted redirects to the page with the button, and shows there that the act succeeded, or why it
 // failed.
 func (s *Server) acted(r *http.Request, d fleet.Device, key string, err error) (answer, error) {
@@ -181,11 +180,50 @@ func (s *Server) actedUndoable(r *http.Request, d fleet.Device, key string, err 
 	return goTo(ui.DevicePath(d.ID))
 }
 
-// formError returns the error for a body that is not a form.
-func formError(err error) error {
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
+// undoChange takes back a change of a device's details. It refuses if they have changed again.
+func (s *Server) undoChange(before, after fleet.Device, p fleet.DevicePatch) takeBack {
+	back := fleet.DevicePatch{}
+	if p.Name != nil && before.Name != after.Name {
+		back.Name = &before.Name
+	}
+	if p.Tags != nil && !slices.Equal(before.Tags, after.Tags) {
+		back.Tags = &before.Tags
+	}
+	if p.Notes != nil && before.Notes != after.Notes {
+		back.Notes = &before.Notes
+	}
+	if back == (fleet.DevicePatch{}) {
+		return nil
+	}
+	return func(ctx context.Context, by fleet.Principal) error {
+		now, err := s.Devices.Device(ctx, after.ID)
+		if err != nil {
+			return err
+		}
+		if now.Name != after.Name || now.Notes != after.Notes || !slices.Equal(now.Tags, after.Tags) {
+			return fleet.Refuse(fleet.ErrConflict, "undo_changed", "device", now.Title())
+		}
+		_, err = s.Devices.Update(ctx, by, after.ID, back)
 		return err
 	}
-	return fleet.Refuse(fleet.ErrInvalid, "invalid_form.unreadable", "detail", err.Error())
+}
+
+// undoHold ends a hold that has just begun, or begins one again that has just ended.
+func (s *Server) undoHold(before, after fleet.Device) takeBack {
+	return func(ctx context.Context, by fleet.Principal) error {
+		now, err := s.Devices.Device(ctx, after.ID)
+		if err != nil {
+			return err
+		}
+		if at := s.now(); now.Hold.Active(at) != after.Hold.Active(at) ||
+			now.Hold != nil && after.Hold != nil && !now.Hold.Since.Equal(after.Hold.Since) {
+			return fleet.Refuse(fleet.ErrConflict, "undo_changed", "device", now.Title())
+		}
+		if !before.Hold.Active(s.now()) {
+			_, err = s.Devices.Release(ctx, by, after.ID)
+			return err
+		}
+		_, err = s.Devices.Hold(ctx, by, after.ID, before.Hold.Reason, before.Hold.Until)
+		return err
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"fleetd/fleet/telemetry"
 	"fleetd/web/access"
 	"fleetd/web/forms"
+	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
 
@@ -244,4 +245,14 @@ func dumpID(s string) (uuid.UUID, error) {
 		return id, errNoPage
 	}
 	return id, nil
+}
+
+// callError returns the cause of a failed call in the viewer's language.
+func callError(ctx context.Context, e *fleet.CallError) string {
+	v := viewerOf(ctx)
+	text, foreign := i18n.CallErrorMarked(v.lang, v.zone, e)
+	if foreign {
+		return i18n.Mark(fleet.CleanText(text, 300))
+	}
+	return text
 }

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"fleetd/fleet"
+	"fleetd/web/access"
 	"fleetd/web/ui"
 )
 
@@ -26,22 +25,6 @@ const (
 
 var deviceListParams = []string{"q", "sort", "desc", "view", paramColumns}
 
-// listURL returns the address of a list with its own parameters.
-func listURL(r *http.Request, path string, names ...string) ui.ListURL {
-	asked, kept := r.URL.Query(), url.Values{}
-	for _, name := range slices.Concat(names, []string{"limit", "cursor"}) {
-		if v := asked.Get(name); v != "" {
-			kept.Set(name, v)
-		}
-	}
-	return ui.ListURL{Path: path, Values: kept}
-}
-
-func limitOf(l ui.ListURL) int {
-	n, _ := strconv.Atoi(l.Get("limit"))
-	return fleet.ClampLimit(n)
-}
-
 // deviceFilter reads the list's filter from its address.
 func deviceFilter(l ui.ListURL) (fleet.DeviceFilter, error) {
 	q, err := fleet.ParseQuery(l.Get("q"))
@@ -52,6 +35,11 @@ func deviceFilter(l ui.ListURL) (fleet.DeviceFilter, error) {
 		f.Sort = sort
 	}
 	return f, err
+}
+
+func (s *Server) listRoutes() []route {
+	return []route{{method: http.MethodGet, pattern: ui.PathDevices, role: fleet.RoleViewer, reach: access.List,
+		page: s.listDevices}}
 }
 
 func (s *Server) listDevices(r *http.Request) (answer, error) {
@@ -257,3 +245,5 @@ func (s *Server) countFleet(ctx context.Context) (fleetSummary, error) {
 	}
 	return g, nil
 }
+
+const cookieColumns = "fleetd_columns"

@@ -33,35 +33,6 @@ const (
 // beat is the event that shows a page that its stream is alive.
 const beat = "event: beat\ndata:\n\n"
 
-// A view is the part of the fleet that one live page follows.
-type view interface {
-	// wants reports whether the page shows the event; it is called for every event of the fleet and
-	// must be quick.
-	wants(e *fleet.Event) bool
-	// pace is the interval between two updates of the page: bursts become one update.
-	pace() time.Duration
-	// begin brings the page up to date with events since it was loaded.
-	begin(ctx context.Context) (updates, error)
-	// render turns the events since the last call into updates. It receives only the newest event
-	// of each subject.
-	render(ctx context.Context, events []fleet.Event) (updates, error)
-}
-
-// A lookingView also follows changes that no event announces: it polls at its pace.
-type lookingView interface {
-	view
-	look(ctx context.Context) (updates, error)
-}
-
-// updates are the changes for a live page: components that replace those with the same id, and the
-// number of new things that are not in its list.
-type updates struct {
-	patches []templ.Component
-	fresh   int
-	again   []templ.Component // patches to repeat in a moment: the page may not have had the element yet
-	later   bool              // render the same events again in a moment: the store lags behind the event
-}
-
 // errSlow ends the stream of a slow reader.
 var errSlow = errors.New("stream: the reader is too slow")
 
@@ -130,6 +101,44 @@ func (s *Server) failStream(w http.ResponseWriter, r *http.Request, err error) {
 func refuseStream(w http.ResponseWriter) {
 	startStream(w)
 	_, _ = io.WriteString(w, "event: full\ndata:\n\n")
+}
+
+// newView returns the view of the page that the address names.
+func (s *Server) newView(r *http.Request) (view, error) {
+	if open, ok := s.views()[r.URL.Query().Get("view")]; ok {
+		return open(r)
+	}
+	return nil, errNoPage
+}
+
+// views returns the live pages by name.
+func (s *Server) views() map[string]func(*http.Request) (view, error) {
+	return map[string]func(*http.Request) (view, error){
+		ui.ViewOverview:      s.newOverviewView,
+		ui.ViewDevices:       s.newListView,
+		ui.ViewDevice:        s.newDeviceView,
+		ui.ViewCalls:         s.newCallsView,
+		ui.ViewCall:          s.newCallView,
+		ui.ViewConversations: s.newConversationsView,
+		ui.ViewConversation:  s.newConversationView,
+		ui.ViewFanOuts:       s.newFanOutsView,
+		ui.ViewFanOut:        s.newFanOutView,
+		ui.ViewApprovals:     s.newApprovalsView,
+		ui.ViewCampaigns:     s.newCampaignView,
+		ui.ViewCampaign:      s.newCampaignView,
+		ui.ViewDeployments:   s.newCampaignView,
+		ui.ViewDeployment:    s.newCampaignView,
+		ui.ViewFirmware:      s.newFirmwareView,
+		ui.ViewRelease:       s.newReleaseView,
+		ui.ViewFlash:         s.newFlashView,
+		ui.ViewAlerts:        s.newAlertsView,
+		ui.ViewAudit:         s.newAuditView,
+		ui.ViewPlugins:       s.newPluginsView,
+		ui.ViewPlugin:        s.newPluginView,
+		ui.ViewEndpoints:     s.newEndpointsView,
+		ui.ViewEndpoint:      s.newEndpointView,
+		ui.ViewCluster:       s.newClusterView,
+	}
 }
 
 // eventSources returns the devices that events are about, for viewers with access to only some

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -252,4 +253,8 @@ func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form
 		page.Preview, page.Arguments = &preview, args
 	}
 	return request, err
+}
+
+func (s *Server) lastArguments(ctx context.Context, tool fleet.Tool) (json.RawMessage, error) {
+	return s.Calls.LastArguments(ctx, viewerOf(ctx).actor(), tool.Name)
 }

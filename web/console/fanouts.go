@@ -6,12 +6,16 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/fleet/compare"
+	"fleetd/fleet/heavy"
+	"fleetd/web/access"
 	"fleetd/web/ui"
 )
 
@@ -24,6 +28,23 @@ func answerGrouping(q url.Values) call.AnswerGrouping {
 	by.Offset, _ = strconv.Atoi(q.Get("from"))
 	by.Offset = max(by.Offset, 0)
 	return by
+}
+
+func (s *Server) fanOutRoutes() []route {
+	const viewer, operator = fleet.RoleViewer, fleet.RoleOperator
+	const get, post = http.MethodGet, http.MethodPost
+	const one = ui.PathFanOuts + "/{fanout}"
+	return []route{
+		{method: get, pattern: ui.PathFanOuts, role: viewer, reach: access.List, page: s.listFanOuts},
+		{method: get, pattern: ui.PathFanOutNew, role: operator, reach: access.Audience, page: s.planFanOut,
+			heavy: heavy.Preview},
+		{method: post, pattern: ui.PathFanOuts, role: operator, reach: access.Audience, page: s.createFanOut,
+			heavy: heavy.Preview},
+		{method: get, pattern: one, role: viewer, reach: access.Audience, page: s.showFanOut},
+		{method: get, pattern: one + "/answers.csv", role: viewer, reach: access.Audience, raw: s.sendAnswers,
+			wait: 2 * time.Minute, heavy: heavy.Export},
+		{method: post, pattern: one + "/cancel", role: operator, reach: access.Audience, page: s.cancelFanOut},
+	}
 }
 
 func (s *Server) listFanOuts(r *http.Request) (answer, error) {
@@ -138,4 +159,21 @@ func (s *Server) sendAnswers(w http.ResponseWriter, r *http.Request) {
 	if err := s.FanOuts.Export(ctx, w, id); err != nil {
 		panic(http.ErrAbortHandler) // otherwise the file would seem complete
 	}
+}
+
+// compareFanOut returns what the devices of a fan-out on which the call failed have in common.
+func (s *Server) compareFanOut(ctx context.Context, p ui.FanOutProgress) (ui.Comparison, error) {
+	result := ui.Comparison{Well: "succeeded"}
+	failed, well := 0, p.Counts.ByState[fleet.CallSucceeded]
+	for state, n := range p.Counts.ByState {
+		if state.Failed() {
+			failed += n
+		}
+	}
+	if failed < compare.Least || well < compare.Least {
+		return result, nil
+	}
+	var err error
+	result.Result, err = s.Compare.FanOut(ctx, p.FanOut.ID)
+	return result, err
 }

@@ -40,8 +40,6 @@ func (s *Server) firmwareRoutes() []route {
 		{method: "POST", pattern: release + "/edit", role: operator, reach: access.Fleet, page: s.editRelease},
 		{method: "POST", pattern: release + "/state", role: operator, reach: access.Fleet, page: s.setReleaseState},
 		{method: "POST", pattern: release + "/revoke", role: admin, reach: access.Fleet, page: s.revokeRelease},
-		{method: "POST", pattern: ui.PathDevices + "/{device}/quarantine", role: operator, reach: access.Device,
-			page: s.clearQuarantine},
 	}
 }
 

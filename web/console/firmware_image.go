@@ -153,19 +153,6 @@ func (s *Server) deleteImage(r *http.Request) (answer, error) {
 	return s.done(ctx, ui.PathImages, err, "firmware.flash.deleted", "version", image.Version)
 }
 
-// done redirects to a page and shows there that the act succeeded, or why it failed.
-func (s *Server) done(ctx context.Context, to string, err error, key string, args ...any) (answer, error) {
-	switch {
-	case errors.Is(err, fleet.ErrConflict), errors.Is(err, fleet.ErrInvalid):
-		s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
-	case err != nil:
-		return answer{}, err
-	default:
-		s.flash(ctx, ui.Flash{Text: text(ctx, key, args...)})
-	}
-	return goTo(to)
-}
-
 // revocation reads a form that revokes firmware for good: the reason, and the typed version.
 func revocation(r *http.Request, version string) (reason string, err error) {
 	reason = strings.TrimSpace(r.PostFormValue("reason"))

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"github.com/a-h/templ"
@@ -91,4 +92,13 @@ func (v releaseView) begin(ctx context.Context) (updates, error) {
 
 func (v releaseView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
 	return v.begin(ctx)
+}
+
+func (s *Server) newFirmwareView(*http.Request) (view, error) {
+	return &firmwareView{server: s, began: s.now(), seen: make(map[string]bool)}, nil
+}
+
+func (s *Server) newReleaseView(r *http.Request) (view, error) {
+	id, err := subjectID(r)
+	return releaseView{s, id}, err
 }

@@ -95,8 +95,8 @@ type flashView struct {
 	image  string
 }
 
-func (s *Server) newFlashView(r *http.Request) view {
-	return &flashView{server: s, since: s.since(r), image: r.URL.Query().Get("image")}
+func (s *Server) newFlashView(r *http.Request) (view, error) {
+	return &flashView{server: s, since: s.since(r), image: r.URL.Query().Get("image")}, nil
 }
 
 func (v *flashView) pace() time.Duration { return paceCounts }

@@ -23,7 +23,7 @@ func (s *Server) pictureRoutes() []route {
 		{method: get, pattern: ui.PathPictures + "/{snapshot}", role: viewer, reach: access.Record, page: s.showPicture},
 		{method: get, pattern: ui.PathFanOuts + "/{fanout}/pictures", role: viewer, reach: access.Audience,
 			page: s.showFanOutPictures},
-		{method: get, pattern: ui.PathDevices + "/{device}/screen", role: viewer, reach: access.Device, page: s.showScreen},
+		{method: get, pattern: "/snapshots/{snapshot}", role: viewer, reach: access.Record, raw: s.sendSnapshot},
 	}
 }
 
@@ -107,31 +107,6 @@ func (s *Server) picture(ctx context.Context, shot *picture.Snapshot) (*ui.Snaps
 		return nil, err
 	}
 	return &all[0], nil
-}
-
-func (s *Server) showScreen(r *http.Request) (answer, error) {
-	d, err := s.board(r)
-	if err != nil {
-		return answer{}, err
-	}
-	page := ui.ScreenPage{Head: s.head(r, d, "screen")}
-	if page.Last, err = s.lastCall(r, d); err != nil {
-		return answer{}, err
-	}
-	list := listURL(r, ui.DevicePath(d.ID, "screen"), "kind", "since", "until")
-	f, err := s.pictureFilter(r)
-	f.Device = d.ID
-	page.Gallery, err = s.gallery(r, list, f, err)
-	if errorCode(err) == "invalid_cursor" {
-		return goTo(list.At(""))
-	}
-	if err != nil {
-		return answer{}, err
-	}
-	if len(list.Values) == 0 {
-		page.Latest = page.Head.Thumb
-	}
-	return show(page.Page())
 }
 
 func (s *Server) showFanOutPictures(r *http.Request) (answer, error) {

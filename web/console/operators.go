@@ -141,11 +141,6 @@ func (s *Server) endSessions(r *http.Request) (answer, error) {
 	return s.operatorChanged(r, o, "flash.sessions_ended", err)
 }
 
-var (
-	errOldPassword      = fleet.Refuse(fleet.ErrInvalid, "wrong_password")
-	errTooManyPasswords = fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.passwords")
-)
-
 // changeOwnPassword requires the present password, because another person may use a session left
 // open.
 func (s *Server) changeOwnPassword(r *http.Request) (answer, error) {

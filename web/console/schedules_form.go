@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -251,17 +250,4 @@ func formNumber(v url.Values, name string) (int, error) {
 		return 0, fleet.Refuse(fleet.ErrInvalid, "invalid_number", "value", text).At(name)
 	}
 	return n, nil
-}
-
-// formMoment reads a time of a form in the zone; nil if the field is empty.
-func formMoment(v url.Values, name string, zone *time.Location) (*time.Time, error) {
-	at, err := forms.Moment(v.Get(name), zone)
-	var refused *fleet.Error
-	switch {
-	case errors.As(err, &refused):
-		return nil, refused.At(name)
-	case err != nil || at.IsZero():
-		return nil, err
-	}
-	return &at, nil
 }

@@ -7,19 +7,31 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/operator"
+	"fleetd/web/access"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
 
 // maxTokenDays bounds the lifetime of a token with an expiry.
 const maxTokenDays = 3650
+
+func (s *Server) settingsRoutes() []route {
+	const admin = fleet.RoleAdmin
+	return []route{
+		{method: http.MethodGet, pattern: ui.PathSettings, role: fleet.RoleViewer, reach: access.Own,
+			page: s.showSettings},
+		{method: http.MethodPost, pattern: ui.PathSettings + "/tokens", role: admin, reach: access.Fleet,
+			page: s.createToken, confirm: true},
+		{method: http.MethodPost, pattern: ui.PathSettings + "/tokens/{token}/revoke", role: admin, reach: access.Fleet,
+			page: s.revokeToken, confirm: true},
+	}
+}
 
 func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
 	me := viewerOf(ctx).actor()
@@ -136,9 +148,6 @@ func (s *Server) createToken(r *http.Request) (answer, error) {
 	}
 	return show(page.Page())
 }
-
-// betweenTools reports whether c separates patterns of tools.
-func betweenTools(c rune) bool { return c == ',' || unicode.IsSpace(c) }
 
 // postedRate returns the rate in a form; text that is not a number is refused with the limits.
 func postedRate(r *http.Request) (int, error) {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"unicode"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
@@ -62,7 +61,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	s.keepBrowser(w, r)
+	keepBrowser(w, r)
 	s.Log.Info("signed in", "operator", o.Name, "from", request.ClientIP(r))
 	http.Redirect(w, r, page.Next, http.StatusSeeOther)
 }
@@ -208,16 +207,7 @@ func askToSignIn(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// localPath returns the path if it is one of the console, else the first page: a link with a
-// sign-in must not redirect to other sites.
-func localPath(path string) string {
-	u, err := url.Parse(path)
-	switch {
-	case err != nil, u.Scheme != "", u.Host != "", u.User != nil, u.Opaque != "",
-		!strings.HasPrefix(path, "/"), strings.HasPrefix(path, "//"),
-		strings.ContainsRune(path, '\\'), strings.ContainsFunc(path, unicode.IsControl),
-		strings.HasPrefix(u.Path, "//"), strings.HasPrefix(u.Path, ui.PathSignIn), strings.HasPrefix(u.Path, ui.PathSignOut):
-		return ui.PathHome
-	}
-	return path
-}
+var (
+	errOldPassword      = fleet.Refuse(fleet.ErrInvalid, "wrong_password")
+	errTooManyPasswords = fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.passwords")
+)

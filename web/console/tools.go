@@ -11,11 +11,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/fleet/picture"
+	"fleetd/web/access"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -23,6 +24,24 @@ import (
 // scriptedWait is how long a page with JavaScript waits for an outcome before it shows the
 // unfinished call: the live stream brings the rest.
 const scriptedWait = 2 * time.Second
+
+func (s *Server) toolRoutes() []route {
+	const viewer, operator, admin = fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin
+	const get, post = http.MethodGet, http.MethodPost
+	const device = ui.PathDevices + "/{device}"
+	return []route{
+		{method: get, pattern: device + "/tools", role: viewer, reach: access.Device, page: s.showTools},
+		{method: get, pattern: device + "/tools/{tool}", role: viewer, reach: access.Device, page: s.showTools},
+		{method: post, pattern: device + "/tools/{tool}", role: operator, reach: access.Device,
+			page: s.callTool, body: uploadBytes, wait: call.MaxTimeout + 2*time.Minute},
+		{method: post, pattern: device + "/tools/{tool}/pin", role: admin, reach: access.Fleet, page: s.pinTool,
+			confirm: true},
+		{method: post, pattern: device + "/tools/{tool}/release", role: admin, reach: access.Fleet,
+			page: s.releaseTool, confirm: true},
+		{method: post, pattern: device + "/tools/{tool}/unpin", role: admin, reach: access.Fleet,
+			page: s.unpinTool, confirm: true},
+	}
+}
 
 func (s *Server) showTools(r *http.Request) (answer, error) {
 	d, inv, err := s.deviceTools(r)
@@ -70,17 +89,6 @@ func (s *Server) deviceTools(r *http.Request) (fleet.Device, *fleet.Inventory, e
 	}
 	inv, err := s.Devices.Tools(r.Context(), d.ID)
 	return d, inv, err
-}
-
-// toolName returns the tool in the address. A name may contain a slash, escaped.
-func toolName(r *http.Request) string {
-	name := chi.URLParam(r, "tool")
-	if r.URL.RawPath != "" {
-		if plain, err := url.PathUnescape(name); err == nil {
-			return plain
-		}
-	}
-	return name
 }
 
 func (s *Server) toolsPage(r *http.Request, d fleet.Device, inv *fleet.Inventory) ui.ToolsPage {
@@ -175,10 +183,6 @@ func toolForm(tool fleet.Tool, last json.RawMessage, d fleet.Device) *ui.ToolFor
 	return f
 }
 
-func (s *Server) lastArguments(ctx context.Context, tool fleet.Tool) (json.RawMessage, error) {
-	return s.Calls.LastArguments(ctx, viewerOf(ctx).actor(), tool.Name)
-}
-
 // callOfForm returns the call that the form has just made, if it is in the address.
 func (s *Server) callOfForm(r *http.Request, d fleet.Device, tool string) (*ui.CallView, error) {
 	id, err := uuid.Parse(r.URL.Query().Get("call"))
@@ -267,16 +271,6 @@ func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device
 	return request, "", err
 }
 
-// confirmed compares the typed text with the word or the device's name, for a dangerous act.
-func confirmed(word, typed string, d fleet.Device) bool {
-	typed = strings.TrimSpace(typed)
-	if word == "" || strings.EqualFold(typed, word) || (d.Name != "" && typed == d.Name) {
-		return true
-	}
-	id, err := fleet.ParseDeviceID(typed)
-	return err == nil && id == d.ID
-}
-
 // receivePicture stores a picture for the device to show. It scales the picture to the screen if a
 // snapshot of the screen has shown its size.
 func (s *Server) receivePicture(r *http.Request, d fleet.Device) (string, error) {
@@ -331,3 +325,5 @@ func (s *Server) await(ctx context.Context, outcomes *fleet.Subscription, id uui
 		}
 	}
 }
+
+const uploadBytes = picture.MaxSnapshotBytes + formBytes

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"net/http"
 	"strconv"
 	"strings"
@@ -211,17 +210,4 @@ func (s *Server) upstreamsChanged(r *http.Request, err error) (answer, error) {
 		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
 	}
 	return goTo(ui.PathUpstreams)
-}
-
-// deviceVoice returns the voice server of a device that the viewer sees.
-func (s *Server) deviceVoice(ctx context.Context, id fleet.DeviceID) (v ui.DeviceVoice, err error) {
-	u, account, err := s.Upstreams.OfDevice(ctx, id)
-	if err != nil || u == nil {
-		return v, err
-	}
-	v.ID, v.Name = u.ID, u.Name
-	if account != nil {
-		v.Code, v.Message, v.AskedAt = account.Code, account.Message, account.AskedAt
-	}
-	return v, nil
 }

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"net/http"
 	"net/url"
 	"sync"
@@ -21,38 +20,7 @@ const (
 	cookieTheme   = "fleetd_theme"
 	cookieDensity = "fleetd_density"
 	cookieZone    = "fleetd_zone"
-
-	cookieColumns = "fleetd_columns"
 )
-
-// A viewer is the reader of the page, with their preferences.
-type viewer struct {
-	operator *operator.Operator // nil before sign-in
-	login    operator.Login     // of the operator in this browser
-	lang     i18n.Lang
-	theme    string
-	density  string
-	zone     *time.Location
-
-	newBrowser string // set at a sign-in: the secret that the browser gets
-}
-
-// actor returns the viewer as the principal of calls and audit entries.
-func (v *viewer) actor() fleet.Principal {
-	if v.operator == nil {
-		return fleet.Principal{}
-	}
-	return v.operator.Principal()
-}
-
-type viewerKey struct{}
-
-func viewerOf(ctx context.Context) *viewer {
-	if v, ok := ctx.Value(viewerKey{}).(*viewer); ok {
-		return v
-	}
-	return &viewer{lang: i18n.English, zone: time.UTC}
-}
 
 // withViewer identifies the viewer. An operator who was disabled, whose password has changed since,
 // or whose session was ended, is signed out with the next request.
@@ -65,7 +33,7 @@ func (s *Server) withViewer(next http.Handler) http.Handler {
 		}
 		v := &viewer{operator: operator, login: login, lang: language(w, r, operator),
 			theme: cookie(r, cookieTheme), density: cookie(r, cookieDensity), zone: zone(r)}
-		ctx := origin.With(context.WithValue(r.Context(), viewerKey{}, v), origin.FromRequest(r))
+		ctx := origin.With(withViewer(r.Context(), v), origin.FromRequest(r))
 		r = r.WithContext(fleet.WithScope(ctx, v.actor()))
 		if err != nil {
 			s.fail(w, r, err)
@@ -116,17 +84,4 @@ func zone(r *http.Request) *time.Location {
 	}
 	zones.Store(name, z) // only existing names: a few hundred
 	return z
-}
-
-func cookie(r *http.Request, name string) string {
-	c, err := r.Cookie(name)
-	if err != nil {
-		return ""
-	}
-	return c.Value
-}
-
-func setPreference(w http.ResponseWriter, r *http.Request, name, value string) {
-	http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: "/", MaxAge: 365 * 24 * 3600,
-		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: r.TLS != nil})
 }

@@ -2,12 +2,10 @@ package console
 
 import (
 	"bytes"
-	"context"
 	"net/http"
 
 	"github.com/a-h/templ"
 
-	"fleetd/fleet"
 	"fleetd/web/request"
 	"fleetd/web/ui"
 )
@@ -41,7 +39,7 @@ func (s *Server) serve(h handler) http.HandlerFunc {
 		if err == nil && a.cookie != "" {
 			setPreference(w, r, a.cookie, a.value)
 		}
-		s.keepBrowser(w, r)
+		keepBrowser(w, r)
 		switch {
 		case err != nil:
 			s.fail(w, r, err)
@@ -57,7 +55,7 @@ func (s *Server) serve(h handler) http.HandlerFunc {
 // with status 200.
 func (s *Server) render(w http.ResponseWriter, r *http.Request, a answer) {
 	var b bytes.Buffer
-	if err := a.page.Render(ui.WithPage(r.Context(), s.page(r)), &b); err != nil {
+	if err := a.page.Render(ui.WithPage(r.Context(), s.frame(r)), &b); err != nil {
 		if r.Context().Err() == nil {
 			s.Log.Error("page not rendered", "path", request.Redact(r.URL.Path), "request", request.ID(w), "err", err)
 		}
@@ -81,58 +79,9 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, a answer) {
 
 func fromHTMX(r *http.Request) bool { return r.Header.Get("HX-Request") == "true" }
 
-// page returns the facts about the request that every component may use.
-func (s *Server) page(r *http.Request) ui.Page {
-	v := viewerOf(r.Context())
-	p := ui.Page{Lang: v.lang, Theme: v.theme, Density: v.density, Zone: v.zone, Now: s.now(), URL: r.URL,
-		Open: s.EnrolmentMode == fleet.EnrolOpen}
-	if v.operator == nil {
-		p.Open = false // not shown to visitors without a session
-		return p
+// keepBrowser sets the cookie that marks a known browser, after a sign-in.
+func keepBrowser(w http.ResponseWriter, r *http.Request) {
+	if c := viewerOf(r.Context()).newBrowser; c != nil {
+		http.SetCookie(w, c)
 	}
-	p.Operator = &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}
-	p.Admin, p.InCluster = mayAdmin(r.Context()), s.InCluster
-	p.Waiting = s.waitingFor(r.Context(), p.Now)
-	p.Approvals = s.Approvals.WaitingFor(r.Context(), v.actor())
-	p.Alerts = s.Alerts.Summary(v.actor())
-	p.Flash = s.takeFlash(r.Context())
-	return p
-}
-
-// inLanguage lets components and messages be rendered outside of a page.
-func inLanguage(ctx context.Context) context.Context {
-	v := viewerOf(ctx)
-	return ui.WithPage(ctx, ui.Page{Lang: v.lang, Zone: v.zone, Admin: mayAdmin(ctx)})
-}
-
-// text returns a message in the language of the request.
-func text(ctx context.Context, key string, args ...any) string {
-	return ui.T(inLanguage(ctx), key, args...)
-}
-
-// mayAct reports whether the viewer may change and call devices, or some of them.
-func mayAct(ctx context.Context) bool { return viewerOf(ctx).actor().Role.Allows(fleet.RoleOperator) }
-
-// mayActOn reports whether the viewer may change and call the device.
-func mayActOn(ctx context.Context, d fleet.Device) bool {
-	return viewerOf(ctx).actor().RoleOn(d).Allows(fleet.RoleOperator)
-}
-
-// mayCall is mayActOn for a device's id.
-func (s *Server) mayCall(ctx context.Context, id fleet.DeviceID) bool {
-	if viewerOf(ctx).actor().Scope == nil {
-		return mayAct(ctx)
-	}
-	d, err := s.Devices.Known(ctx, id)
-	return err == nil && mayActOn(ctx, d)
-}
-
-// mayKeepFirmware reports whether the viewer may change images and releases.
-func mayKeepFirmware(ctx context.Context) bool {
-	return viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleOperator)
-}
-
-// mayAdmin reports whether the viewer may change the fleet as a whole.
-func mayAdmin(ctx context.Context) bool {
-	return viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleAdmin)
 }

@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
@@ -15,8 +14,6 @@ import (
 )
 
 var errNoPage = fleet.Refuse(fleet.ErrNotFound, "no_page")
-
-var errCrossOrigin = fleet.Refuse(fleet.ErrForbidden, "cross_origin")
 
 // fail responds with the page of an error. Internal errors are logged only here.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
@@ -47,22 +44,6 @@ func (s *Server) errorPage(w http.ResponseWriter, r *http.Request, status int, e
 	return ui.Failure(ctx, status, errorCode(err), explain(r.Context(), err))
 }
 
-// noSuchAddress responds to a program that requested an address without a page. OAuth clients show
-// error_description to their user.
-func noSuchAddress(w http.ResponseWriter, r *http.Request) {
-	e := fleet.Refuse(fleet.ErrNotFound, "no_address", "path", request.Redact(r.URL.Path))
-	body := map[string]any{"title": http.StatusText(http.StatusNotFound), "status": http.StatusNotFound}
-	if forOAuth(r.URL.Path) {
-		e = fleet.Refuse(fleet.ErrNotFound, "no_authorization_server")
-		body["error"], body["error_description"] = "invalid_request", i18n.ErrorDetail(e)
-	}
-	body["code"], body["detail"] = e.Code, i18n.ErrorDetail(e)
-	data, _ := json.Marshal(body) // only texts and a number
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(http.StatusNotFound)
-	_, _ = w.Write(data) // the client may have gone
-}
-
 func statusOf(err error) int { return outcome.Of(err).Status }
 
 func errorCode(err error) string {
@@ -85,12 +66,19 @@ func explain(ctx context.Context, err error) string {
 	return ""
 }
 
-// callError returns the cause of a failed call in the viewer's language.
-func callError(ctx context.Context, e *fleet.CallError) string {
-	v := viewerOf(ctx)
-	text, foreign := i18n.CallErrorMarked(v.lang, v.zone, e)
-	if foreign {
-		return i18n.Mark(fleet.CleanText(text, 300))
+// unless returns nil for an error that is expected here.
+func unless(err, expected error) error {
+	if errors.Is(err, expected) {
+		return nil
 	}
-	return text
+	return err
+}
+
+// cutShort aborts a response of which a part has been sent already, so the reader does not mistake
+// the part for the whole.
+func (s *Server) cutShort(ctx context.Context, what string, err error) {
+	if ctx.Err() == nil {
+		s.Log.Error("response cut short", "what", what, "err", err)
+	}
+	panic(http.ErrAbortHandler)
 }

@@ -4,21 +4,11 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"fleetd/fleet"
-	"fleetd/fleet/call"
 	"fleetd/web/ui"
 )
-
-// loading is how far back a list looks for changes while its page was on the way to the browser.
-const loading = 10 * time.Second
-
-// maxRows bounds the rows of a list that one flush renders.
-const maxRows = 100
 
 // A listView follows a page of the device list: its rows, and the number of new devices that match
 // its filter. If a whole fleet reconnects, it renders only its own rows.
@@ -115,81 +105,4 @@ func (v *listView) count(d fleet.Device, u *updates) {
 		v.seen[d.ID] = true
 		u.fresh++
 	}
-}
-
-// A callsView follows the list of calls: the outcomes of its rows, and the number of newer calls.
-type callsView struct {
-	server *Server
-	filter call.Filter
-	fresh  newCalls
-}
-
-func (v *callsView) pace() time.Duration { return paceRows }
-
-// wants applies the whole filter except the outcome, because the outcomes of the rows change.
-func (v *callsView) wants(e *fleet.Event) bool {
-	if e.Kind != fleet.EventCall {
-		return false
-	}
-	c, f := e.Call, v.filter
-	return (f.Device == "" || f.Device == c.Device) && (f.Tool == "" || f.Tool == c.Tool) &&
-		(f.Actor == "" || f.Actor == c.Actor.Name) && (f.FanOut == uuid.Nil || f.FanOut == c.FanOut) &&
-		(f.Digest == "" || strings.Contains(string(c.Arguments), f.Digest)) &&
-		(f.Conversation == uuid.Nil || f.Conversation.String() == c.Actor.ID)
-}
-
-func (v *callsView) begin(ctx context.Context) (u updates, err error) {
-	found, err := v.server.Calls.List(ctx, v.filter)
-	if err != nil {
-		return u, err
-	}
-	var recent []fleet.Call
-	for _, c := range found.Items {
-		if c.FinishedAt != nil && v.fresh.began.Sub(*c.FinishedAt) < loading {
-			recent = append(recent, c)
-		}
-	}
-	return v.show(ctx, recent)
-}
-
-func (v *callsView) render(ctx context.Context, events []fleet.Event) (updates, error) {
-	calls := make([]fleet.Call, len(events))
-	for i, e := range events {
-		calls[i] = *e.Call
-	}
-	// If there are very many calls, only the newest may be on the page.
-	slices.SortFunc(calls, func(a, b fleet.Call) int { return slices.Compare(b.ID[:], a.ID[:]) })
-	u, err := v.show(ctx, calls[:min(len(calls), maxRows)])
-	u.fresh = v.fresh.count(calls)
-	return u, err
-}
-
-// newCalls counts the calls made after the page.
-type newCalls struct {
-	began  time.Time
-	states []fleet.CallState // only with these outcomes; empty for any
-	newest uuid.UUID         // newest counted call
-}
-
-// count counts the calls that were not counted before. Ids increase with time.
-func (n *newCalls) count(calls []fleet.Call) (fresh int) {
-	last := n.newest
-	for _, c := range calls {
-		fits := len(n.states) == 0 || slices.Contains(n.states, c.State)
-		if !fits || c.CreatedAt.Before(n.began) || slices.Compare(c.ID[:], last[:]) <= 0 {
-			continue
-		}
-		if fresh++; slices.Compare(c.ID[:], n.newest[:]) > 0 {
-			n.newest = c.ID
-		}
-	}
-	return fresh
-}
-
-func (v *callsView) show(ctx context.Context, calls []fleet.Call) (u updates, err error) {
-	rows, err := v.server.callRows(ctx, calls)
-	for _, row := range rows {
-		u.patches = append(u.patches, row.Row())
-	}
-	return u, err
 }

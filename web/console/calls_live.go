@@ -1,0 +1,151 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/a-h/templ"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/web/ui"
+)
+
+// A callsView follows the list of calls: the outcomes of its rows, and the number of newer calls.
+type callsView struct {
+	server *Server
+	filter call.Filter
+	fresh  newCalls
+}
+
+func (v *callsView) pace() time.Duration { return paceRows }
+
+// wants applies the whole filter except the outcome, because the outcomes of the rows change.
+func (v *callsView) wants(e *fleet.Event) bool {
+	if e.Kind != fleet.EventCall {
+		return false
+	}
+	c, f := e.Call, v.filter
+	return (f.Device == "" || f.Device == c.Device) && (f.Tool == "" || f.Tool == c.Tool) &&
+		(f.Actor == "" || f.Actor == c.Actor.Name) && (f.FanOut == uuid.Nil || f.FanOut == c.FanOut) &&
+		(f.Digest == "" || strings.Contains(string(c.Arguments), f.Digest)) &&
+		(f.Conversation == uuid.Nil || f.Conversation.String() == c.Actor.ID)
+}
+
+func (v *callsView) begin(ctx context.Context) (u updates, err error) {
+	found, err := v.server.Calls.List(ctx, v.filter)
+	if err != nil {
+		return u, err
+	}
+	var recent []fleet.Call
+	for _, c := range found.Items {
+		if c.FinishedAt != nil && v.fresh.began.Sub(*c.FinishedAt) < loading {
+			recent = append(recent, c)
+		}
+	}
+	return v.show(ctx, recent)
+}
+
+func (v *callsView) render(ctx context.Context, events []fleet.Event) (updates, error) {
+	calls := make([]fleet.Call, len(events))
+	for i, e := range events {
+		calls[i] = *e.Call
+	}
+	// If there are very many calls, only the newest may be on the page.
+	slices.SortFunc(calls, func(a, b fleet.Call) int { return slices.Compare(b.ID[:], a.ID[:]) })
+	u, err := v.show(ctx, calls[:min(len(calls), maxRows)])
+	u.fresh = v.fresh.count(calls)
+	return u, err
+}
+
+func (v *callsView) show(ctx context.Context, calls []fleet.Call) (u updates, err error) {
+	rows, err := v.server.callRows(ctx, calls)
+	for _, row := range rows {
+		u.patches = append(u.patches, row.Row())
+	}
+	return u, err
+}
+
+// newCalls counts the calls made after the page.
+type newCalls struct {
+	began  time.Time
+	states []fleet.CallState // only with these outcomes; empty for any
+	newest uuid.UUID         // newest counted call
+}
+
+// count counts the calls that were not counted before. Ids increase with time.
+func (n *newCalls) count(calls []fleet.Call) (fresh int) {
+	last := n.newest
+	for _, c := range calls {
+		fits := len(n.states) == 0 || slices.Contains(n.states, c.State)
+		if !fits || c.CreatedAt.Before(n.began) || slices.Compare(c.ID[:], last[:]) <= 0 {
+			continue
+		}
+		if fresh++; slices.Compare(c.ID[:], n.newest[:]) > 0 {
+			n.newest = c.ID
+		}
+	}
+	return fresh
+}
+
+// A callPageView follows the page of one call.
+type callPageView struct {
+	server *Server
+	id     uuid.UUID
+}
+
+func (v callPageView) pace() time.Duration { return paceRows }
+
+func (v callPageView) wants(e *fleet.Event) bool {
+	return e.Kind == fleet.EventSnapshot || (e.Kind == fleet.EventCall && e.Call.ID == v.id)
+}
+
+func (v callPageView) begin(ctx context.Context) (updates, error) {
+	c, err := v.server.Calls.Get(ctx, v.id)
+	if err != nil {
+		return updates{}, err
+	}
+	return v.show(ctx, c)
+}
+
+func (v callPageView) render(ctx context.Context, events []fleet.Event) (updates, error) {
+	for _, e := range events {
+		if e.Call != nil {
+			return v.show(ctx, *e.Call)
+		}
+	}
+	for _, e := range events {
+		id, err := uuid.Parse(e.Subject)
+		if err != nil {
+			return updates{}, err
+		}
+		if shot, err := v.server.Pictures.Snapshot(ctx, id); err == nil && shot.Call == v.id {
+			return v.begin(ctx)
+		}
+	}
+	return updates{}, nil
+}
+
+func (v callPageView) show(ctx context.Context, c fleet.Call) (updates, error) {
+	names, err := v.server.names(ctx, []fleet.Call{c})
+	if err != nil {
+		return updates{}, err
+	}
+	page, err := v.server.callView(ctx, c, names[c.Device])
+	return updates{patches: []templ.Component{page.View()}}, err
+}
+
+func (s *Server) newCallsView(r *http.Request) (view, error) {
+	f, err := callFilter(listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout",
+		"conversation", "digest"), viewerOf(r.Context()).zone)
+	return &callsView{server: s, filter: f, fresh: newCalls{began: s.now(), states: f.States}}, err
+}
+
+func (s *Server) newCallView(r *http.Request) (view, error) {
+	id, err := subjectID(r)
+	return callPageView{s, id}, err
+}
