@@ -201,6 +201,4 @@ func New(o Options) (*Server, error) {
 // CloseStreams ends the live streams of all pages, which otherwise never finish.
 func (s *Server) CloseStreams() { s.streams.close() }
 
-func (s *Server) now() time.Time { return s.Now().UTC() }
-
 func otaURL(public string) string { return strings.TrimSuffix(public, "/") + "/xiaozhi/ota/" }

@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"net/http"
+	"time"
 
 	"github.com/a-h/templ"
 
@@ -85,3 +86,5 @@ func keepBrowser(w http.ResponseWriter, r *http.Request) {
 		http.SetCookie(w, c)
 	}
 }
+
+func (s *Server) now() time.Time { return s.Now().UTC() }

@@ -20,9 +20,6 @@ import (
 	"fleetd/web/ui"
 )
 
-// Limits of a request's body.
-const ()
-
 // consoleModels is the declaration of every console route about language models: only operators,
 // who are people, sign in.
 const consoleModels = fleet.ModelsNever
