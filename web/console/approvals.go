@@ -15,22 +15,23 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
 // approvalRoutes are the pages about approvals.
-func (s *Server) approvalRoutes() []route {
+func (s *Server) approvalRoutes() []pages.Route {
 	const get, post = http.MethodGet, http.MethodPost
 	one := ui.PathApprovals + "/{approval}"
-	return []route{
-		{method: get, pattern: ui.PathApprovals, role: fleet.RoleViewer, reach: access.List, page: s.listApprovals},
-		{method: get, pattern: one, role: fleet.RoleViewer, reach: access.Audience, page: s.showApproval},
-		{method: post, pattern: one + "/approve", role: fleet.RoleOperator, reach: access.Audience,
-			page: s.decideApproval(approveIt)},
-		{method: post, pattern: one + "/deny", role: fleet.RoleOperator, reach: access.Audience,
-			page: s.decideApproval(denyIt)},
-		{method: post, pattern: one + "/withdraw", role: fleet.RoleOperator, reach: access.Audience,
-			page: s.decideApproval(withdrawIt)},
+	return []pages.Route{
+		{Method: get, Pattern: ui.PathApprovals, Role: fleet.RoleViewer, Reach: access.List, Page: s.listApprovals},
+		{Method: get, Pattern: one, Role: fleet.RoleViewer, Reach: access.Audience, Page: s.showApproval},
+		{Method: post, Pattern: one + "/approve", Role: fleet.RoleOperator, Reach: access.Audience,
+			Page: s.decideApproval(approveIt)},
+		{Method: post, Pattern: one + "/deny", Role: fleet.RoleOperator, Reach: access.Audience,
+			Page: s.decideApproval(denyIt)},
+		{Method: post, Pattern: one + "/withdraw", Role: fleet.RoleOperator, Reach: access.Audience,
+			Page: s.decideApproval(withdrawIt)},
 	}
 }
 
@@ -40,27 +41,27 @@ const approvalSample = 8
 // campaignsShown is how many campaigns that wait for an approval are shown.
 const campaignsShown = 10
 
-func (s *Server) listApprovals(r *http.Request) (answer, error) {
+func (s *Server) listApprovals(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
-	page := ui.ApprovalsPage{List: listURL(r, ui.PathApprovals, "state")}
-	f := call.ApprovalFilter{Limit: limitOf(page.List), Cursor: page.List.Get("cursor"),
+	page := ui.ApprovalsPage{List: pages.ListURL(r, ui.PathApprovals, "state")}
+	f := call.ApprovalFilter{Limit: pages.LimitOf(page.List), Cursor: page.List.Get("cursor"),
 		States: []call.ApprovalState{call.ApprovalWaiting}}
 	if page.List.Get("state") == "decided" {
 		f.States = []call.ApprovalState{call.ApprovalApproved, call.ApprovalDenied, call.ApprovalExpired,
 			call.ApprovalWithdrawn}
 	}
-	found, err := s.Approvals.List(ctx, viewerOf(ctx).actor(), f)
-	if errorCode(err) == "invalid_cursor" {
-		return goTo(page.List.At(""))
+	found, err := s.Approvals.List(ctx, pages.ViewerOf(ctx).Actor(), f)
+	if pages.ErrorCode(err) == "invalid_cursor" {
+		return pages.GoTo(page.List.At(""))
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Next = found.Next
 	for _, a := range found.Items {
 		card, err := s.approvalCard(ctx, a)
 		if err != nil {
-			return answer{}, err
+			return pages.Answer{}, err
 		}
 		page.Cards = append(page.Cards, card)
 	}
@@ -72,16 +73,16 @@ func (s *Server) listApprovals(r *http.Request) (answer, error) {
 		}
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // approvalCard adds the facts about the devices, and the acts that the viewer may do.
 func (s *Server) approvalCard(ctx context.Context, a call.Approval) (ui.ApprovalCard, error) {
 	card := ui.ApprovalCard{Approval: a}
 	ids := []fleet.DeviceID{a.Device}
-	waits := a.StateAt(s.now()) == call.ApprovalWaiting
+	waits := a.StateAt(s.Now()) == call.ApprovalWaiting
 	if a.Subject == call.ApprovalOfFanOut {
 		ids = nil
 		if waits {
@@ -116,9 +117,9 @@ func (s *Server) approvalCard(ctx context.Context, a call.Approval) (ui.Approval
 			card.Description, card.Stale = "", &what
 		}
 	}
-	by := viewerOf(ctx).actor()
+	by := pages.ViewerOf(ctx).Actor()
 	err = s.Approvals.May(ctx, by, a)
-	card.MayDecide, card.Own = err == nil, errorCode(err) == "own_approval"
+	card.MayDecide, card.Own = err == nil, pages.ErrorCode(err) == "own_approval"
 	card.MayRecall = by.Same(a.AskedBy) || slices.Contains(a.AskedLine, by.ID)
 	if err != nil && !errors.Is(err, fleet.ErrForbidden) && !errors.Is(err, fleet.ErrNotFound) {
 		return card, err
@@ -130,22 +131,22 @@ func (s *Server) approvalCard(ctx context.Context, a call.Approval) (ui.Approval
 func (s *Server) approval(r *http.Request) (call.Approval, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "approval"))
 	if err != nil {
-		return call.Approval{}, errNoPage
+		return call.Approval{}, pages.ErrNoPage
 	}
-	return s.Approvals.Get(r.Context(), viewerOf(r.Context()).actor(), id)
+	return s.Approvals.Get(r.Context(), pages.ViewerOf(r.Context()).Actor(), id)
 }
 
-func (s *Server) showApproval(r *http.Request) (answer, error) {
+func (s *Server) showApproval(r *http.Request) (pages.Answer, error) {
 	a, err := s.approval(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	card, err := s.approvalCard(r.Context(), a)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	card.Whole = true
-	return show(ui.ApprovalPage{Card: card}.Page())
+	return pages.Show(ui.ApprovalPage{Card: card}.Page())
 }
 
 // A decision is one way to end an approval, with the message for it.
@@ -165,39 +166,39 @@ var (
 
 // decideApproval decides and redirects to the approval's page, or shows there why the decision
 // failed.
-func (s *Server) decideApproval(d decision) handler {
-	return func(r *http.Request) (answer, error) {
+func (s *Server) decideApproval(d decision) pages.Handler {
+	return func(r *http.Request) (pages.Answer, error) {
 		if err := r.ParseForm(); err != nil {
-			return answer{}, formError(err)
+			return pages.Answer{}, pages.FormError(err)
 		}
 		ctx := r.Context()
 		a, err := s.approval(r)
 		if err != nil {
-			return answer{}, err
+			return pages.Answer{}, err
 		}
 		typed := r.PostFormValue("confirm")
 		if d.typed && !s.confirmedApproval(ctx, a, typed) {
-			err = errNotConfirmed
+			err = pages.ErrNotConfirmed
 		} else {
-			_, err = d.do(s.Approvals)(ctx, viewerOf(ctx).actor(), a.ID, r.PostFormValue("reason"))
+			_, err = d.do(s.Approvals)(ctx, pages.ViewerOf(ctx).Actor(), a.ID, r.PostFormValue("reason"))
 		}
 		switch {
 		case err == nil:
-			s.flash(ctx, ui.Flash{Text: text(ctx, d.flash), Link: approvalSubject(a)})
-			return goTo(ui.ApprovalPath(a.ID.String()))
-		case statusOf(err) >= http.StatusInternalServerError || errors.Is(err, fleet.ErrNotFound):
-			return answer{}, err
+			s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, d.flash), Link: approvalSubject(a)})
+			return pages.GoTo(ui.ApprovalPath(a.ID.String()))
+		case pages.StatusOf(err) >= http.StatusInternalServerError || errors.Is(err, fleet.ErrNotFound):
+			return pages.Answer{}, err
 		}
-		if now, err := s.Approvals.Get(ctx, viewerOf(ctx).actor(), a.ID); err == nil {
+		if now, err := s.Approvals.Get(ctx, pages.ViewerOf(ctx).Actor(), a.ID); err == nil {
 			a = now // another operator may have been faster
 		}
 		card, failed := s.approvalCard(ctx, a)
 		if failed != nil {
-			return answer{}, failed
+			return pages.Answer{}, failed
 		}
-		card.Whole, card.Problem, card.Typed = true, explain(ctx, err), fleet.CleanText(typed, 60)
-		again, _ := showAgain(ui.ApprovalPage{Card: card}.Page())
-		again.status = statusOf(err)
+		card.Whole, card.Problem, card.Typed = true, pages.Explain(ctx, err), fleet.CleanText(typed, 60)
+		again, _ := pages.ShowAgain(ui.ApprovalPage{Card: card}.Page())
+		again.Status = pages.StatusOf(err)
 		return again, nil
 	}
 }
@@ -228,20 +229,20 @@ type approvalsView struct {
 	seen   map[uuid.UUID]bool // counted as new
 }
 
-func (v *approvalsView) pace() time.Duration { return paceRows }
+func (v *approvalsView) Pace() time.Duration { return pages.PaceRows }
 
-func (v *approvalsView) wants(e *fleet.Event) bool {
+func (v *approvalsView) Wants(e *fleet.Event) bool {
 	return e.Kind == fleet.EventApproval && (v.only == uuid.Nil || e.Subject == v.only.String())
 }
 
-func (v *approvalsView) begin(ctx context.Context) (u updates, err error) {
+func (v *approvalsView) Begin(ctx context.Context) (u pages.Updates, err error) {
 	if v.only == uuid.Nil {
 		return u, nil
 	}
 	return u, v.show(ctx, v.only, &u)
 }
 
-func (v *approvalsView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+func (v *approvalsView) Render(ctx context.Context, events []fleet.Event) (u pages.Updates, err error) {
 	for _, e := range events {
 		if id, err := uuid.Parse(e.Subject); err == nil {
 			if err := v.show(ctx, id, &u); err != nil {
@@ -249,13 +250,13 @@ func (v *approvalsView) render(ctx context.Context, events []fleet.Event) (u upd
 			}
 		}
 	}
-	u.patches = append(u.patches, ui.ApprovalBadge(v.server.Approvals.WaitingFor(ctx, viewerOf(ctx).actor())))
+	u.Patches = append(u.Patches, ui.ApprovalBadge(v.server.Approvals.WaitingFor(ctx, pages.ViewerOf(ctx).Actor())))
 	return u, nil
 }
 
 // show does not update a waiting approval, because its form may contain half a reason.
-func (v *approvalsView) show(ctx context.Context, id uuid.UUID, u *updates) error {
-	a, err := v.server.Approvals.Get(ctx, viewerOf(ctx).actor(), id)
+func (v *approvalsView) show(ctx context.Context, id uuid.UUID, u *pages.Updates) error {
+	a, err := v.server.Approvals.Get(ctx, pages.ViewerOf(ctx).Actor(), id)
 	if errors.Is(err, fleet.ErrNotFound) {
 		return nil
 	}
@@ -265,13 +266,13 @@ func (v *approvalsView) show(ctx context.Context, id uuid.UUID, u *updates) erro
 	if a.State == call.ApprovalWaiting {
 		if v.only == uuid.Nil && !a.CreatedAt.Before(v.began) && !v.seen[id] {
 			v.seen[id] = true
-			u.fresh++
+			u.Fresh++
 		}
 		return nil
 	}
 	card, err := v.server.approvalCard(ctx, a)
 	card.Whole = v.only != uuid.Nil
-	u.patches = append(u.patches, card.View())
+	u.Patches = append(u.Patches, card.View())
 	return err
 }
 
@@ -285,12 +286,12 @@ func confirmed(word, typed string, d fleet.Device) bool {
 	return err == nil && id == d.ID
 }
 
-func (s *Server) newApprovalsView(r *http.Request) (view, error) {
-	v := &approvalsView{server: s, began: s.now(), seen: map[uuid.UUID]bool{}}
+func (s *Server) newApprovalsView(r *http.Request) (pages.View, error) {
+	v := &approvalsView{server: s, began: s.Now(), seen: map[uuid.UUID]bool{}}
 	if r.URL.Query().Get("id") == "" {
 		return v, nil
 	}
 	var err error
-	v.only, err = subjectID(r)
+	v.only, err = pages.SubjectID(r)
 	return v, err
 }

@@ -12,6 +12,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/heavy"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -21,29 +22,29 @@ const bulkBytes = 2 << 20
 // maxAddress bounds an address made from a form: proxies accept 8 KB.
 const maxAddress = 6 << 10
 
-func (s *Server) bulkRoutes() []route {
-	return []route{
-		{method: http.MethodGet, pattern: ui.PathBulk, role: fleet.RoleOperator, reach: access.Audience, page: s.planBulk,
-			heavy: heavy.Preview},
-		{method: http.MethodPost, pattern: ui.PathBulk, role: fleet.RoleOperator, reach: access.Audience, page: s.doBulk,
-			body: bulkBytes, wait: time.Minute, heavy: heavy.Preview},
+func (s *Server) bulkRoutes() []pages.Route {
+	return []pages.Route{
+		{Method: http.MethodGet, Pattern: ui.PathBulk, Role: fleet.RoleOperator, Reach: access.Audience, Page: s.planBulk,
+			Heavy: heavy.Preview},
+		{Method: http.MethodPost, Pattern: ui.PathBulk, Role: fleet.RoleOperator, Reach: access.Audience, Page: s.doBulk,
+			Body: bulkBytes, Wait: time.Minute, Heavy: heavy.Preview},
 	}
 }
 
 // planBulk shows the preview of an act. Without an act it redirects to the list, where acts are
 // chosen.
-func (s *Server) planBulk(r *http.Request) (answer, error) {
+func (s *Server) planBulk(r *http.Request) (pages.Answer, error) {
 	if r.URL.Query().Get("act") == "" {
-		return goTo(ui.PathDevices)
+		return pages.GoTo(ui.PathDevices)
 	}
 	return s.bulkPlanned(r.Context(), r.URL.Query())
 }
 
 // doBulk carries out the previewed act. From a list it redirects to the preview; if the choice is
 // too long for an address, it shows the preview at once.
-func (s *Server) doBulk(r *http.Request) (answer, error) {
+func (s *Server) doBulk(r *http.Request) (pages.Answer, error) {
 	if err := r.ParseForm(); err != nil {
-		return answer{}, formError(err)
+		return pages.Answer{}, pages.FormError(err)
 	}
 	form := r.PostForm
 	if form.Get("step") == "apply" {
@@ -52,17 +53,17 @@ func (s *Server) doBulk(r *http.Request) (answer, error) {
 	form.Del("step")
 	chosen := audienceForm(form)
 	if len(chosen["d"]) == 0 && !chosen.Has("all") {
-		s.flash(r.Context(), ui.Flash{Bad: true, Text: explain(r.Context(), errNothingTicked)})
-		return goTo(backToList(form))
+		s.Flash(r.Context(), ui.Flash{Bad: true, Text: pages.Explain(r.Context(), errNothingTicked)})
+		return pages.GoTo(backToList(form))
 	}
 	switch act := form.Get("act"); act {
 	case "call", "update":
 		if len(chosen["d"]) > fleet.MaxLimit {
-			return answer{}, fleet.Refuse(fleet.ErrInvalid, "audience_too_large.ticked", "limit", fleet.MaxLimit)
+			return pages.Answer{}, fleet.Refuse(fleet.ErrInvalid, "audience_too_large.ticked", "limit", fleet.MaxLimit)
 		}
 		chosen.Del("all")
 		path := map[string]string{"call": ui.PathFanOutNew, "update": ui.PathCampaignNew}[act]
-		return goTo(path + "?" + chosen.Encode())
+		return pages.GoTo(path + "?" + chosen.Encode())
 	}
 	for _, name := range []string{"act", "tags", "reason", "hours", "next"} {
 		if v := form.Get(name); v != "" {
@@ -70,7 +71,7 @@ func (s *Server) doBulk(r *http.Request) (answer, error) {
 		}
 	}
 	if to := ui.PathBulk + "?" + chosen.Encode(); len(to) < maxAddress {
-		return goTo(to)
+		return pages.GoTo(to)
 	}
 	return s.bulkPlanned(r.Context(), chosen)
 }
@@ -90,7 +91,7 @@ func audienceForm(form url.Values) url.Values {
 
 // bulkRequest reads a form, and returns its errors.
 func (s *Server) bulkRequest(ctx context.Context, form url.Values) (r fleet.BulkRequest, err error) {
-	r = fleet.BulkRequest{Actor: viewerOf(ctx).actor(), Query: form.Get("q"), Act: fleet.BulkAct(form.Get("act")),
+	r = fleet.BulkRequest{Actor: pages.ViewerOf(ctx).Actor(), Query: form.Get("q"), Act: fleet.BulkAct(form.Get("act")),
 		Tags: splitTags(form.Get("tags")), Reason: form.Get("reason")}
 	for _, text := range audienceForm(form)["d"] {
 		id, err := fleet.ParseDeviceID(text)
@@ -107,7 +108,7 @@ func (s *Server) bulkRequest(ctx context.Context, form url.Values) (r fleet.Bulk
 		if err != nil || n < 0 || n > maxHold {
 			return r, fleet.Refuse(fleet.ErrInvalid, "invalid_until.hours")
 		}
-		r.Until = new(s.now().Add(time.Duration(n) * time.Hour))
+		r.Until = new(s.Now().Add(time.Duration(n) * time.Hour))
 	}
 	return r, nil
 }
@@ -116,25 +117,25 @@ var errNothingTicked = fleet.Refuse(fleet.ErrInvalid, "nothing_ticked")
 
 // backToList returns the list from which the devices were chosen.
 func backToList(form url.Values) string {
-	if next := localPath(form.Get("next")); next != ui.PathHome {
+	if next := pages.LocalPath(form.Get("next")); next != ui.PathHome {
 		return next
 	}
 	return ui.PathDevices
 }
 
 // bulkPlanned shows the preview of an act, or the fields that it still needs.
-func (s *Server) bulkPlanned(ctx context.Context, form url.Values) (answer, error) {
+func (s *Server) bulkPlanned(ctx context.Context, form url.Values) (pages.Answer, error) {
 	page, r, err := s.bulkPage(ctx, form)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if page.Wants() {
 		count, err := s.countChosen(ctx, r)
 		if err != nil {
-			return answer{}, err
+			return pages.Answer{}, err
 		}
 		page.Matched = count
-		return show(page.Page())
+		return pages.Show(page.Page())
 	}
 	return s.showBulk(ctx, page, r)
 }
@@ -161,46 +162,46 @@ func (s *Server) bulkPage(ctx context.Context, form url.Values) (ui.BulkPage, fl
 }
 
 // showBulk shows the preview, with the errors that the operator can correct.
-func (s *Server) showBulk(ctx context.Context, page ui.BulkPage, r fleet.BulkRequest) (answer, error) {
+func (s *Server) showBulk(ctx context.Context, page ui.BulkPage, r fleet.BulkRequest) (pages.Answer, error) {
 	preview, err := s.Devices.PreviewBulk(ctx, r)
 	switch {
 	case errors.Is(err, fleet.ErrInvalid) && page.Takes():
-		page.Problem, page.Asking = explain(ctx, err), true
+		page.Problem, page.Asking = pages.Explain(ctx, err), true
 		if page.Matched, err = s.countChosen(ctx, r); err != nil {
-			return answer{}, err
+			return pages.Answer{}, err
 		}
-		return showAgain(page.Page())
+		return pages.ShowAgain(page.Page())
 	case err != nil:
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Preview, page.Matched = &preview, preview.Matched
 	if page.Problem != "" {
-		return showAgain(page.Page())
+		return pages.ShowAgain(page.Page())
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
-func (s *Server) applyBulk(r *http.Request) (answer, error) {
+func (s *Server) applyBulk(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	page, request, err := s.bulkPage(ctx, r.PostForm)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	request.Confirm, _ = strconv.Atoi(strings.TrimSpace(r.PostForm.Get("confirm")))
 	done, err := s.Devices.Bulk(ctx, request)
-	if errors.Is(err, fleet.ErrInvalid) || errorCode(err) == "bulk_count_differs" {
-		page.Problem = explain(ctx, err)
+	if errors.Is(err, fleet.ErrInvalid) || pages.ErrorCode(err) == "bulk_count_differs" {
+		page.Problem = pages.Explain(ctx, err)
 		return s.showBulk(ctx, page, request)
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	s.flash(ctx, s.undoable(ctx, ui.Flash{Text: ui.BulkDone(inLanguage(ctx), request, done)}, s.undoBulk(done)))
-	return goTo(page.Next)
+	s.Flash(ctx, s.Undoable(ctx, ui.Flash{Text: ui.BulkDone(pages.InLanguage(ctx), request, done)}, s.undoBulk(done)))
+	return pages.GoTo(page.Next)
 }
 
 // undoBulk takes back a bulk act on the devices that it changed.
-func (s *Server) undoBulk(done fleet.BulkResult) takeBack {
+func (s *Server) undoBulk(done fleet.BulkResult) pages.TakeBack {
 	if len(done.Undo) == 0 {
 		return nil
 	}

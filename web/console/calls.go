@@ -16,6 +16,7 @@ import (
 	"fleetd/fleet/heavy"
 	"fleetd/fleet/picture"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/request"
 	"fleetd/web/ui"
@@ -24,7 +25,7 @@ import (
 // callFilter reads the list's filter, with times in the viewer's zone.
 func callFilter(l ui.ListURL, zone *time.Location) (f call.Filter, err error) {
 	f = call.Filter{Tool: l.Get("tool"), Actor: l.Get("actor"), Digest: l.Get("digest"),
-		Limit: limitOf(l), Cursor: l.Get("cursor")}
+		Limit: pages.LimitOf(l), Cursor: l.Get("cursor")}
 	if text := l.Get("device"); text != "" {
 		if f.Device, err = fleet.ParseDeviceID(text); err != nil {
 			return f, err
@@ -66,68 +67,68 @@ func callStates(list string) ([]fleet.CallState, error) {
 }
 
 func callList(r *http.Request) ui.ListURL {
-	return listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout", "conversation", "digest")
+	return pages.ListURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout", "conversation", "digest")
 }
 
-func (s *Server) callRoutes() []route {
+func (s *Server) callRoutes() []pages.Route {
 	const viewer, operator = fleet.RoleViewer, fleet.RoleOperator
 	const get, post = http.MethodGet, http.MethodPost
 	const one = ui.PathCalls + "/{call}"
-	return []route{
-		{method: get, pattern: ui.PathCalls, role: viewer, reach: access.List, page: s.listCalls},
-		{method: get, pattern: ui.PathCallsExport, role: viewer, reach: access.List, raw: s.exportCalls,
-			wait: 2 * time.Minute, heavy: heavy.Export},
-		{method: get, pattern: one, role: viewer, reach: access.Record, page: s.showCall},
-		{method: post, pattern: one + "/interrupt", role: operator, reach: access.Record, page: s.interruptCall},
-		{method: post, pattern: one + "/cancel", role: operator, reach: access.Record, page: s.cancelCall},
-		{method: get, pattern: one + "/images/{n}", role: viewer, reach: access.Record, raw: s.sendCallImage},
+	return []pages.Route{
+		{Method: get, Pattern: ui.PathCalls, Role: viewer, Reach: access.List, Page: s.listCalls},
+		{Method: get, Pattern: ui.PathCallsExport, Role: viewer, Reach: access.List, Raw: s.exportCalls,
+			Wait: 2 * time.Minute, Heavy: heavy.Export},
+		{Method: get, Pattern: one, Role: viewer, Reach: access.Record, Page: s.showCall},
+		{Method: post, Pattern: one + "/interrupt", Role: operator, Reach: access.Record, Page: s.interruptCall},
+		{Method: post, Pattern: one + "/cancel", Role: operator, Reach: access.Record, Page: s.cancelCall},
+		{Method: get, Pattern: one + "/images/{n}", Role: viewer, Reach: access.Record, Raw: s.sendCallImage},
 	}
 }
 
-func (s *Server) listCalls(r *http.Request) (answer, error) {
+func (s *Server) listCalls(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	page := ui.CallsPage{List: callList(r)}
-	f, err := callFilter(page.List, viewerOf(ctx).zone)
+	f, err := callFilter(page.List, pages.ViewerOf(ctx).Zone)
 	if err != nil {
-		page.Bad = explain(ctx, err)
-		return show(page.Page())
+		page.Bad = pages.Explain(ctx, err)
+		return pages.Show(page.Page())
 	}
 	found, err := s.Calls.List(ctx, f)
-	if errorCode(err) == "invalid_cursor" {
-		return goTo(page.List.At(""))
+	if pages.ErrorCode(err) == "invalid_cursor" {
+		return pages.GoTo(page.List.At(""))
 	}
-	if errorCode(err) == "invalid_call_digest" {
-		page.Bad = explain(ctx, err)
-		return show(page.Page())
+	if pages.ErrorCode(err) == "invalid_call_digest" {
+		page.Bad = pages.Explain(ctx, err)
+		return pages.Show(page.Page())
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Prev, page.Next = found.Prev, found.Next
 	page.Rows, err = s.callRows(ctx, found.Items)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // exportCalls writes the calls of the list's filter as CSV.
 func (s *Server) exportCalls(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
-	f, err := callFilter(callList(r), viewerOf(ctx).zone)
+	f, err := callFilter(callList(r), pages.ViewerOf(ctx).Zone)
 	var export *call.Export
 	if err == nil {
 		export, err = s.Calls.Export(ctx, f)
 	}
 	if err != nil {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return
 	}
 	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
 	w.Header().Set("Content-Disposition", `attachment; filename="calls.csv"`)
 	w.Header().Set("Cache-Control", "no-store")
 	if err := export.Write(ctx, w, request.Progress(w)); err != nil {
-		s.cutShort(ctx, "call export", err)
+		s.CutShort(ctx, "call export", err)
 	}
 }
 
@@ -177,11 +178,11 @@ func (s *Server) mayCancel(ctx context.Context, c fleet.Call) bool {
 }
 
 func (s *Server) mayEndWait(ctx context.Context, c fleet.Call, act string) bool {
-	if c.Waits.Is("") || !mayAct(ctx) {
+	if c.Waits.Is("") || !pages.MayAct(ctx) {
 		return false
 	}
 	d, err := s.Devices.Known(ctx, c.Device)
-	return err == nil && viewerOf(ctx).actor().MayEndWait(c, d, act) == nil
+	return err == nil && pages.ViewerOf(ctx).Actor().MayEndWait(c, d, act) == nil
 }
 
 // firstText returns the first text of a result, cut to the size of a row.
@@ -200,27 +201,27 @@ func firstText(result json.RawMessage) string {
 	return ""
 }
 
-func (s *Server) showCall(r *http.Request) (answer, error) {
+func (s *Server) showCall(r *http.Request) (pages.Answer, error) {
 	c, err := s.call(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	names, err := s.names(r.Context(), []fleet.Call{c})
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	v, err := s.callView(r.Context(), c, names[c.Device])
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(ui.CallPage{Call: v}.Page())
+	return pages.Show(ui.CallPage{Call: v}.Page())
 }
 
 // call reads the call in the address.
 func (s *Server) call(r *http.Request) (fleet.Call, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "call"))
 	if err != nil {
-		return fleet.Call{}, errNoPage
+		return fleet.Call{}, pages.ErrNoPage
 	}
 	return s.Calls.Get(r.Context(), id)
 }
@@ -243,12 +244,12 @@ func (s *Server) callView(ctx context.Context, c fleet.Call, device string) (ui.
 func (s *Server) sendCallImage(w http.ResponseWriter, r *http.Request) {
 	c, err := s.call(r)
 	if err != nil {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return
 	}
 	data, ok := callImage(c, chi.URLParam(r, "n"))
 	if !ok {
-		s.fail(w, r, errNoPage)
+		s.Fail(w, r, pages.ErrNoPage)
 		return
 	}
 	sendPicture(w, r, http.DetectContentType(data), data, c.ID.String())

@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -22,10 +23,10 @@ type callsView struct {
 	fresh  newCalls
 }
 
-func (v *callsView) pace() time.Duration { return paceRows }
+func (v *callsView) Pace() time.Duration { return pages.PaceRows }
 
-// wants applies the whole filter except the outcome, because the outcomes of the rows change.
-func (v *callsView) wants(e *fleet.Event) bool {
+// Wants applies the whole filter except the outcome, because the outcomes of the rows change.
+func (v *callsView) Wants(e *fleet.Event) bool {
 	if e.Kind != fleet.EventCall {
 		return false
 	}
@@ -36,36 +37,36 @@ func (v *callsView) wants(e *fleet.Event) bool {
 		(f.Conversation == uuid.Nil || f.Conversation.String() == c.Actor.ID)
 }
 
-func (v *callsView) begin(ctx context.Context) (u updates, err error) {
+func (v *callsView) Begin(ctx context.Context) (u pages.Updates, err error) {
 	found, err := v.server.Calls.List(ctx, v.filter)
 	if err != nil {
 		return u, err
 	}
 	var recent []fleet.Call
 	for _, c := range found.Items {
-		if c.FinishedAt != nil && v.fresh.began.Sub(*c.FinishedAt) < loading {
+		if c.FinishedAt != nil && v.fresh.began.Sub(*c.FinishedAt) < pages.Loading {
 			recent = append(recent, c)
 		}
 	}
 	return v.show(ctx, recent)
 }
 
-func (v *callsView) render(ctx context.Context, events []fleet.Event) (updates, error) {
+func (v *callsView) Render(ctx context.Context, events []fleet.Event) (pages.Updates, error) {
 	calls := make([]fleet.Call, len(events))
 	for i, e := range events {
 		calls[i] = *e.Call
 	}
 	// If there are very many calls, only the newest may be on the page.
 	slices.SortFunc(calls, func(a, b fleet.Call) int { return slices.Compare(b.ID[:], a.ID[:]) })
-	u, err := v.show(ctx, calls[:min(len(calls), maxRows)])
-	u.fresh = v.fresh.count(calls)
+	u, err := v.show(ctx, calls[:min(len(calls), pages.MaxRows)])
+	u.Fresh = v.fresh.count(calls)
 	return u, err
 }
 
-func (v *callsView) show(ctx context.Context, calls []fleet.Call) (u updates, err error) {
+func (v *callsView) show(ctx context.Context, calls []fleet.Call) (u pages.Updates, err error) {
 	rows, err := v.server.callRows(ctx, calls)
 	for _, row := range rows {
-		u.patches = append(u.patches, row.Row())
+		u.Patches = append(u.Patches, row.Row())
 	}
 	return u, err
 }
@@ -98,21 +99,21 @@ type callPageView struct {
 	id     uuid.UUID
 }
 
-func (v callPageView) pace() time.Duration { return paceRows }
+func (v callPageView) Pace() time.Duration { return pages.PaceRows }
 
-func (v callPageView) wants(e *fleet.Event) bool {
+func (v callPageView) Wants(e *fleet.Event) bool {
 	return e.Kind == fleet.EventSnapshot || (e.Kind == fleet.EventCall && e.Call.ID == v.id)
 }
 
-func (v callPageView) begin(ctx context.Context) (updates, error) {
+func (v callPageView) Begin(ctx context.Context) (pages.Updates, error) {
 	c, err := v.server.Calls.Get(ctx, v.id)
 	if err != nil {
-		return updates{}, err
+		return pages.Updates{}, err
 	}
 	return v.show(ctx, c)
 }
 
-func (v callPageView) render(ctx context.Context, events []fleet.Event) (updates, error) {
+func (v callPageView) Render(ctx context.Context, events []fleet.Event) (pages.Updates, error) {
 	for _, e := range events {
 		if e.Call != nil {
 			return v.show(ctx, *e.Call)
@@ -121,31 +122,31 @@ func (v callPageView) render(ctx context.Context, events []fleet.Event) (updates
 	for _, e := range events {
 		id, err := uuid.Parse(e.Subject)
 		if err != nil {
-			return updates{}, err
+			return pages.Updates{}, err
 		}
 		if shot, err := v.server.Pictures.Snapshot(ctx, id); err == nil && shot.Call == v.id {
-			return v.begin(ctx)
+			return v.Begin(ctx)
 		}
 	}
-	return updates{}, nil
+	return pages.Updates{}, nil
 }
 
-func (v callPageView) show(ctx context.Context, c fleet.Call) (updates, error) {
+func (v callPageView) show(ctx context.Context, c fleet.Call) (pages.Updates, error) {
 	names, err := v.server.names(ctx, []fleet.Call{c})
 	if err != nil {
-		return updates{}, err
+		return pages.Updates{}, err
 	}
 	page, err := v.server.callView(ctx, c, names[c.Device])
-	return updates{patches: []templ.Component{page.View()}}, err
+	return pages.Updates{Patches: []templ.Component{page.View()}}, err
 }
 
-func (s *Server) newCallsView(r *http.Request) (view, error) {
-	f, err := callFilter(listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout",
-		"conversation", "digest"), viewerOf(r.Context()).zone)
-	return &callsView{server: s, filter: f, fresh: newCalls{began: s.now(), states: f.States}}, err
+func (s *Server) newCallsView(r *http.Request) (pages.View, error) {
+	f, err := callFilter(pages.ListURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout",
+		"conversation", "digest"), pages.ViewerOf(r.Context()).Zone)
+	return &callsView{server: s, filter: f, fresh: newCalls{began: s.Now(), states: f.States}}, err
 }
 
-func (s *Server) newCallView(r *http.Request) (view, error) {
-	id, err := subjectID(r)
+func (s *Server) newCallView(r *http.Request) (pages.View, error) {
+	id, err := pages.SubjectID(r)
 	return callPageView{s, id}, err
 }

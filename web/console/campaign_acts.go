@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -63,7 +64,7 @@ func (s *Server) simple(act func(*campaign.Service) simpleAct) campaignDo {
 // acts.
 func typedCount(c campaign.Campaign, form func(string) string) error {
 	if typed := strings.ReplaceAll(strings.TrimSpace(form("confirm")), ",", ""); typed != strconv.Itoa(c.Targets) {
-		return errNotConfirmed
+		return pages.ErrNotConfirmed
 	}
 	return nil
 }
@@ -86,24 +87,24 @@ func (s *Server) rollBackCampaign(ctx context.Context, by fleet.Principal, c cam
 }
 
 // campaignAct runs an act and redirects to the campaign's board, which shows the outcome.
-func (s *Server) campaignAct(name string, do campaignDo) handler {
-	return func(r *http.Request) (answer, error) {
+func (s *Server) campaignAct(name string, do campaignDo) pages.Handler {
+	return func(r *http.Request) (pages.Answer, error) {
 		id, err := campaignID(r)
 		if err != nil {
-			return answer{}, err
+			return pages.Answer{}, err
 		}
 		if err := r.ParseForm(); err != nil {
-			return answer{}, formError(err)
+			return pages.Answer{}, pages.FormError(err)
 		}
 		ctx := r.Context()
 		c, err := s.Campaigns.Campaign(ctx, id)
 		if err != nil {
-			return answer{}, err
+			return pages.Answer{}, err
 		}
-		after, err := do(ctx, viewerOf(ctx).actor(), c, r.PostForm.Get)
+		after, err := do(ctx, pages.ViewerOf(ctx).Actor(), c, r.PostForm.Get)
 		if err == nil {
-			s.flash(ctx, ui.Flash{Text: text(ctx, flashKey(name, after))})
-			return goTo(ui.CampaignPath(after.ID.String()))
+			s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, flashKey(name, after))})
+			return pages.GoTo(ui.CampaignPath(after.ID.String()))
 		}
 		return s.actFailed(ctx, err, ui.CampaignPath(id.String()))
 	}
@@ -119,33 +120,33 @@ func flashKey(act string, after campaign.Campaign) string {
 
 // actFailed shows why an act was refused, on the page with the button. The campaign may have
 // changed state before the button was pressed.
-func (s *Server) actFailed(ctx context.Context, err error, location string) (answer, error) {
+func (s *Server) actFailed(ctx context.Context, err error, location string) (pages.Answer, error) {
 	for _, kind := range []error{fleet.ErrConflict, fleet.ErrInvalid, fleet.ErrForbidden} {
-		if errors.Is(err, kind) && !errors.Is(err, errNotConfirmed) {
-			s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
-			return goTo(location)
+		if errors.Is(err, kind) && !errors.Is(err, pages.ErrNotConfirmed) {
+			s.Flash(ctx, ui.Flash{Bad: true, Text: pages.Explain(ctx, err)})
+			return pages.GoTo(location)
 		}
 	}
-	return answer{}, err
+	return pages.Answer{}, err
 }
 
-func (s *Server) retryDeployment(r *http.Request) (answer, error) {
+func (s *Server) retryDeployment(r *http.Request) (pages.Answer, error) {
 	id, err := campaignID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	device, err := deviceID(r)
+	device, err := pages.DeviceID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	ctx := r.Context()
 	if _, err := s.Campaigns.Deployment(ctx, id, device); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	back := ui.CampaignPath(id.String(), "devices", string(device))
-	if _, _, err := s.Campaigns.Retry(ctx, viewerOf(ctx).actor(), id, nil, []fleet.DeviceID{device}); err != nil {
+	if _, _, err := s.Campaigns.Retry(ctx, pages.ViewerOf(ctx).Actor(), id, nil, []fleet.DeviceID{device}); err != nil {
 		return s.actFailed(ctx, err, back)
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, "campaign.flash.retry_one")})
-	return goTo(back)
+	s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "campaign.flash.retry_one")})
+	return pages.GoTo(back)
 }

@@ -12,19 +12,21 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
 // newCampaignView returns the view of a page about campaigns.
-func (s *Server) newCampaignView(r *http.Request) (view, error) {
+func (s *Server) newCampaignView(r *http.Request) (pages.View, error) {
 	q := r.URL.Query()
 	if q.Get("view") == ui.ViewCampaigns {
-		return &campaignListView{server: s, began: s.now(), filter: campaignFilter(listURL(r, ui.PathCampaigns, "state")),
+		return &campaignListView{server: s, began: s.Now(), filter: campaignFilter(pages.ListURL(r, ui.PathCampaigns,
+			"state")),
 			rows: map[string]bool{}, seen: map[string]bool{}}, nil
 	}
 	id, err := uuid.Parse(q.Get("id"))
 	if err != nil {
-		return nil, errNoPage
+		return nil, pages.ErrNoPage
 	}
 	switch q.Get("view") {
 	case ui.ViewCampaign:
@@ -34,11 +36,11 @@ func (s *Server) newCampaignView(r *http.Request) (view, error) {
 	case ui.ViewDeployment:
 		device, err := fleet.ParseDeviceID(q.Get("device"))
 		if err != nil {
-			return nil, errNoPage
+			return nil, pages.ErrNoPage
 		}
 		return deploymentPageView{s, id, device}, nil
 	}
-	return nil, errNoPage
+	return nil, pages.ErrNoPage
 }
 
 // ofCampaign reports whether an event is about a campaign or its devices.
@@ -70,21 +72,21 @@ type campaignView struct {
 	shape  string // of the page: parts come and go when the campaign starts
 }
 
-// pace bounds the browser's work for the board of a large campaign, where nearly every part changes
+// Pace bounds the browser's work for the board of a large campaign, where nearly every part changes
 // all the time.
-func (v *campaignView) pace() time.Duration { return 2 * paceCounts }
+func (v *campaignView) Pace() time.Duration { return 2 * pages.PaceCounts }
 
-func (v *campaignView) wants(e *fleet.Event) bool { return ofCampaign(e) && e.Subject == v.id.String() }
+func (v *campaignView) Wants(e *fleet.Event) bool { return ofCampaign(e) && e.Subject == v.id.String() }
 
-func (v *campaignView) begin(ctx context.Context) (updates, error) { return v.show(ctx) }
+func (v *campaignView) Begin(ctx context.Context) (pages.Updates, error) { return v.show(ctx) }
 
-func (v *campaignView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
+func (v *campaignView) Render(ctx context.Context, _ []fleet.Event) (pages.Updates, error) {
 	u, err := v.show(ctx)
-	u.later = true // the counts may lag a moment
+	u.Later = true // the counts may lag a moment
 	return u, err
 }
 
-func (v *campaignView) show(ctx context.Context) (u updates, err error) {
+func (v *campaignView) show(ctx context.Context) (u pages.Updates, err error) {
 	board, err := v.server.campaignBoard(ctx, v.id)
 	if err != nil {
 		return u, err
@@ -93,7 +95,7 @@ func (v *campaignView) show(ctx context.Context) (u updates, err error) {
 		before := v.shape
 		if v.shape = shape; before != "" {
 			clear(v.sent)
-			u.patches = append(u.patches, board.Body())
+			u.Patches = append(u.Patches, board.Body())
 		}
 	}
 	for name, part := range board.Parts() {
@@ -102,7 +104,7 @@ func (v *campaignView) show(ctx context.Context) (u updates, err error) {
 			return u, err
 		}
 		if c != nil {
-			u.patches = append(u.patches, c)
+			u.Patches = append(u.Patches, c)
 		}
 	}
 	return u, nil
@@ -117,11 +119,11 @@ type campaignListView struct {
 	began  time.Time
 }
 
-func (v *campaignListView) pace() time.Duration { return paceCounts }
+func (v *campaignListView) Pace() time.Duration { return pages.PaceCounts }
 
-func (v *campaignListView) wants(e *fleet.Event) bool { return ofCampaign(e) }
+func (v *campaignListView) Wants(e *fleet.Event) bool { return ofCampaign(e) }
 
-func (v *campaignListView) begin(ctx context.Context) (u updates, err error) {
+func (v *campaignListView) Begin(ctx context.Context) (u pages.Updates, err error) {
 	found, err := v.server.Campaigns.Campaigns(ctx, v.filter)
 	if err != nil {
 		return u, err
@@ -132,8 +134,8 @@ func (v *campaignListView) begin(ctx context.Context) (u updates, err error) {
 	return u, nil
 }
 
-func (v *campaignListView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
-	u.later = true
+func (v *campaignListView) Render(ctx context.Context, events []fleet.Event) (u pages.Updates, err error) {
+	u.Later = true
 	for subject := range subjects(events) {
 		if err := v.show(ctx, subject, &u); err != nil {
 			return u, err
@@ -153,7 +155,7 @@ func subjects(events []fleet.Event) map[string]bool {
 	return all
 }
 
-func (v *campaignListView) show(ctx context.Context, subject string, u *updates) error {
+func (v *campaignListView) show(ctx context.Context, subject string, u *pages.Updates) error {
 	if !v.rows[subject] && v.seen[subject] {
 		return nil
 	}
@@ -164,12 +166,12 @@ func (v *campaignListView) show(ctx context.Context, subject string, u *updates)
 	if !v.rows[subject] {
 		v.seen[subject] = true
 		if c.CreatedAt.After(v.began) {
-			u.fresh++
+			u.Fresh++
 		}
 		return nil
 	}
 	row, err := v.server.campaignRow(ctx, c)
-	u.patches = append(u.patches, row.Row())
+	u.Patches = append(u.Patches, row.Row())
 	return err
 }
 
@@ -190,13 +192,13 @@ type deploymentsView struct {
 	sent   sent
 }
 
-func (v *deploymentsView) pace() time.Duration { return paceCounts }
+func (v *deploymentsView) Pace() time.Duration { return pages.PaceCounts }
 
-func (v *deploymentsView) wants(e *fleet.Event) bool {
+func (v *deploymentsView) Wants(e *fleet.Event) bool {
 	return ofCampaign(e) && e.Subject == v.id.String()
 }
 
-func (v *deploymentsView) begin(ctx context.Context) (u updates, err error) {
+func (v *deploymentsView) Begin(ctx context.Context) (u pages.Updates, err error) {
 	found, err := v.server.Campaigns.Deployments(ctx, v.filter)
 	if err != nil {
 		return u, err
@@ -207,9 +209,9 @@ func (v *deploymentsView) begin(ctx context.Context) (u updates, err error) {
 	return u, v.show(ctx, found.Items, &u)
 }
 
-// render queries the page again. Devices whose new state no longer matches the filter remain
+// Render queries the page again. Devices whose new state no longer matches the filter remain
 // visible until the page is reloaded.
-func (v *deploymentsView) render(ctx context.Context, _ []fleet.Event) (u updates, err error) {
+func (v *deploymentsView) Render(ctx context.Context, _ []fleet.Event) (u pages.Updates, err error) {
 	found, err := v.server.Campaigns.Deployments(ctx, v.filter)
 	if err != nil {
 		return u, err
@@ -237,7 +239,7 @@ func (v *deploymentsView) render(ctx context.Context, _ []fleet.Event) (u update
 func (v *deploymentsView) left(ctx context.Context, gone map[fleet.DeviceID]bool) (all []campaign.Deployment,
 	err error) {
 	for device := range gone {
-		if len(all) == maxRows {
+		if len(all) == pages.MaxRows {
 			break
 		}
 		d, err := v.server.Campaigns.Deployment(ctx, v.id, device)
@@ -251,7 +253,7 @@ func (v *deploymentsView) left(ctx context.Context, gone map[fleet.DeviceID]bool
 	return all, nil
 }
 
-func (v *deploymentsView) show(ctx context.Context, all []campaign.Deployment, u *updates) error {
+func (v *deploymentsView) show(ctx context.Context, all []campaign.Deployment, u *pages.Updates) error {
 	rows, err := v.server.deploymentRows(ctx, all)
 	if err != nil {
 		return err
@@ -262,7 +264,7 @@ func (v *deploymentsView) show(ctx context.Context, all []campaign.Deployment, u
 			return err
 		}
 		if c != nil {
-			u.patches = append(u.patches, c)
+			u.Patches = append(u.Patches, c)
 		}
 	}
 	return nil
@@ -275,17 +277,17 @@ type deploymentPageView struct {
 	device fleet.DeviceID
 }
 
-func (v deploymentPageView) pace() time.Duration { return paceCounts / 2 }
+func (v deploymentPageView) Pace() time.Duration { return pages.PaceCounts / 2 }
 
-func (v deploymentPageView) wants(e *fleet.Event) bool {
+func (v deploymentPageView) Wants(e *fleet.Event) bool {
 	return ofCampaign(e) && e.Subject == v.id.String() && (e.Device == "" || e.Device == v.device)
 }
 
-func (v deploymentPageView) begin(ctx context.Context) (updates, error) {
+func (v deploymentPageView) Begin(ctx context.Context) (pages.Updates, error) {
 	page, err := v.server.deploymentView(ctx, v.id, v.device)
-	return updates{patches: []templ.Component{page.View()}}, err
+	return pages.Updates{Patches: []templ.Component{page.View()}}, err
 }
 
-func (v deploymentPageView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
-	return v.begin(ctx)
+func (v deploymentPageView) Render(ctx context.Context, _ []fleet.Event) (pages.Updates, error) {
+	return v.Begin(ctx)
 }

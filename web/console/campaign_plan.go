@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -25,27 +26,27 @@ const (
 
 // planCampaign shows the wizard. The address contains the plan: each change redirects to another
 // address.
-func (s *Server) planCampaign(r *http.Request) (answer, error) {
+func (s *Server) planCampaign(r *http.Request) (pages.Answer, error) {
 	return s.showWizard(r, ui.CampaignNewPage{}, ui.PathCampaignNew)
 }
 
-func (s *Server) showWizard(r *http.Request, page ui.CampaignNewPage, path string) (answer, error) {
+func (s *Server) showWizard(r *http.Request, page ui.CampaignNewPage, path string) (pages.Answer, error) {
 	ctx := r.Context()
 	asked := r.URL.Query()
 	if tooMany(asked) {
-		return answer{}, errPlanTooLarge
+		return pages.Answer{}, errPlanTooLarge
 	}
 	if page.Form.Values == nil || asked.Get("f") != "" {
-		page.Form = forms.NewPlan(asked, viewerOf(ctx).zone)
+		page.Form = forms.NewPlan(asked, pages.ViewerOf(ctx).Zone)
 	}
 	if page.Form.Command() {
-		return goTo(path + "?" + page.Form.Values.Encode())
+		return pages.GoTo(path + "?" + page.Form.Values.Encode())
 	}
 	if _, err := s.lookAtPlan(ctx, &page); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	// The page itself shows the problems: a half-filled form is not an error.
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 var errPlanTooLarge = fleet.Refuse(fleet.ErrInvalid, "plan_too_large")
@@ -71,14 +72,14 @@ func (s *Server) lookAtPlan(ctx context.Context, page *ui.CampaignNewPage) (camp
 	}
 	switch {
 	case len(page.Form.Problems) > 0:
-		page.Problem = text(ctx, "campaign.bad.fields")
+		page.Problem = pages.Text(ctx, "campaign.bad.fields")
 		return plan, nil
 	case plan.Release == uuid.Nil, page.Steers():
 		return plan, nil
 	}
-	run, err := s.Campaigns.DryRun(ctx, viewerOf(ctx).actor(), plan)
+	run, err := s.Campaigns.DryRun(ctx, pages.ViewerOf(ctx).Actor(), plan)
 	if problem(err) {
-		page.Problem = explain(ctx, err)
+		page.Problem = pages.Explain(ctx, err)
 		return plan, nil
 	}
 	page.Run = &run
@@ -106,15 +107,15 @@ func (s *Server) readPlan(ctx context.Context, page *ui.CampaignNewPage) (campai
 		if err != nil {
 			return plan, err
 		}
-		plan.Name = text(ctx, "campaign.default_name", "version", release.Version)
+		plan.Name = pages.Text(ctx, "campaign.default_name", "version", release.Version)
 	}
 	return plan, nil
 }
 
 // offerChoices adds the choices of the form: releases, tools, time zones.
 func (s *Server) offerChoices(ctx context.Context, page *ui.CampaignNewPage, plan campaign.Plan) error {
-	page.Zones = slices.Clone(zonesOffered)
-	if zone := viewerOf(ctx).zone.String(); !slices.Contains(page.Zones, zone) {
+	page.Zones = slices.Clone(pages.ZonesOffered)
+	if zone := pages.ViewerOf(ctx).Zone.String(); !slices.Contains(page.Zones, zone) {
 		page.Zones = append([]string{zone}, page.Zones...)
 	}
 	if page.Steers() {
@@ -156,59 +157,59 @@ func (s *Server) addChosen(ctx context.Context, page *ui.CampaignNewPage, id uui
 // formPlan reads the submitted form.
 func (s *Server) formPlan(r *http.Request, page *ui.CampaignNewPage) (campaign.Plan, error) {
 	if err := r.ParseForm(); err != nil {
-		return campaign.Plan{}, formError(err)
+		return campaign.Plan{}, pages.FormError(err)
 	}
 	if tooMany(r.PostForm) {
 		return campaign.Plan{}, errPlanTooLarge
 	}
 	ctx := r.Context()
-	page.Form = forms.NewPlan(maps.Clone(r.PostForm), viewerOf(ctx).zone)
+	page.Form = forms.NewPlan(maps.Clone(r.PostForm), pages.ViewerOf(ctx).Zone)
 	return s.lookAtPlan(ctx, page)
 }
 
 // createCampaign stores a plan, and starts it if the form requests it. It starts only the devices
 // that the operator saw: a fleet changes while a form is filled in.
-func (s *Server) createCampaign(r *http.Request) (answer, error) {
+func (s *Server) createCampaign(r *http.Request) (pages.Answer, error) {
 	var page ui.CampaignNewPage
 	plan, err := s.formPlan(r, &page)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	ctx := r.Context()
 	if page.Problem == "" && plan.Release == uuid.Nil {
-		page.Problem = text(ctx, "campaign.choose_release")
+		page.Problem = pages.Text(ctx, "campaign.choose_release")
 	}
 	if page.Problem != "" {
-		return showAgain(page.Page())
+		return pages.ShowAgain(page.Page())
 	}
 	start := r.PostForm.Get("do") == "start"
 	if seen := r.PostForm.Get("seen"); start && seen != "" && seen != strconv.Itoa(page.Run.Targets) {
-		page.Problem = text(ctx, "campaign.changed", "n", page.Run.Targets)
-		return showAgain(page.Page())
+		page.Problem = pages.Text(ctx, "campaign.changed", "n", page.Run.Targets)
+		return pages.ShowAgain(page.Page())
 	}
-	c, err := s.Campaigns.Create(ctx, viewerOf(ctx).actor(), plan)
+	c, err := s.Campaigns.Create(ctx, pages.ViewerOf(ctx).Actor(), plan)
 	if problem(err) {
-		page.Problem = explain(ctx, err)
-		return showAgain(page.Page())
+		page.Problem = pages.Explain(ctx, err)
+		return pages.ShowAgain(page.Page())
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	return s.startNew(ctx, c, start)
 }
 
-func (s *Server) startNew(ctx context.Context, c campaign.Campaign, start bool) (answer, error) {
+func (s *Server) startNew(ctx context.Context, c campaign.Campaign, start bool) (pages.Answer, error) {
 	board := ui.CampaignPath(c.ID.String())
 	if !start {
-		s.flash(ctx, ui.Flash{Text: text(ctx, "campaign.flash.draft")})
-		return goTo(board)
+		s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "campaign.flash.draft")})
+		return pages.GoTo(board)
 	}
-	c, err := s.Campaigns.Start(ctx, viewerOf(ctx).actor(), c.ID)
+	c, err := s.Campaigns.Start(ctx, pages.ViewerOf(ctx).Actor(), c.ID)
 	if err != nil {
 		return s.actFailed(ctx, err, board) // it is a draft now
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, flashKey("start", c))})
-	return goTo(board)
+	s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, flashKey("start", c))})
+	return pages.GoTo(board)
 }
 
 // editedCampaign returns the wizard of an existing campaign.
@@ -222,39 +223,39 @@ func (s *Server) editedCampaign(r *http.Request) (page ui.CampaignNewPage, err e
 		return page, err
 	}
 	page.Campaign = &c
-	page.Form = forms.FillPlan(c.Plan, viewerOf(r.Context()).zone)
+	page.Form = forms.FillPlan(c.Plan, pages.ViewerOf(r.Context()).Zone)
 	return page, nil
 }
 
-func (s *Server) replanCampaign(r *http.Request) (answer, error) {
+func (s *Server) replanCampaign(r *http.Request) (pages.Answer, error) {
 	page, err := s.editedCampaign(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	return s.showWizard(r, page, r.URL.Path)
 }
 
-func (s *Server) editCampaign(r *http.Request) (answer, error) {
+func (s *Server) editCampaign(r *http.Request) (pages.Answer, error) {
 	page, err := s.editedCampaign(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	plan, err := s.formPlan(r, &page)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if page.Problem != "" {
-		return showAgain(page.Page())
+		return pages.ShowAgain(page.Page())
 	}
 	ctx := r.Context()
-	_, err = s.Campaigns.Edit(ctx, viewerOf(ctx).actor(), page.Campaign.ID, plan)
+	_, err = s.Campaigns.Edit(ctx, pages.ViewerOf(ctx).Actor(), page.Campaign.ID, plan)
 	if problem(err) {
-		page.Problem = explain(ctx, err)
-		return showAgain(page.Page())
+		page.Problem = pages.Explain(ctx, err)
+		return pages.ShowAgain(page.Page())
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
-	return goTo(ui.CampaignPath(page.Campaign.ID.String()))
+	s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.saved")})
+	return pages.GoTo(ui.CampaignPath(page.Campaign.ID.String()))
 }

@@ -32,7 +32,7 @@ func (s *Server) campaignProgress(ctx context.Context, c campaign.Campaign) (cam
 		most = progressAgeOver
 	}
 	current := func(p campaignProgress) bool { return p.revision == c.Revision }
-	return s.progress.get(c.ID, s.now(), most, current, func() (campaignProgress, error) {
+	return s.progress.get(c.ID, s.Now(), most, current, func() (campaignProgress, error) {
 		return s.countCampaign(fleet.WithoutScope(ctx), c)
 	})
 }

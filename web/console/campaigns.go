@@ -15,57 +15,58 @@ import (
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
 // campaignRoutes are the addresses of campaigns.
-func (s *Server) campaignRoutes() []route {
+func (s *Server) campaignRoutes() []pages.Route {
 	const viewer, operator = fleet.RoleViewer, fleet.RoleOperator
 	const get, post = http.MethodGet, http.MethodPost
 	campaign := ui.PathCampaigns + "/{campaign}"
 	device := campaign + "/devices/{device}"
-	routes := []route{
-		{method: get, pattern: ui.PathCampaigns, role: viewer, reach: access.List, page: s.listCampaigns},
-		{method: get, pattern: ui.PathCampaignNew, role: operator, reach: access.Audience, page: s.planCampaign,
-			heavy: heavy.Preview},
-		{method: post, pattern: ui.PathCampaigns, role: operator, reach: access.Audience, page: s.createCampaign,
-			heavy: heavy.Preview},
-		{method: get, pattern: campaign, role: viewer, reach: access.Audience, page: s.showCampaign},
-		{method: get, pattern: campaign + "/edit", role: operator, reach: access.Audience, page: s.replanCampaign,
-			heavy: heavy.Preview},
-		{method: post, pattern: campaign + "/edit", role: operator, reach: access.Audience, page: s.editCampaign,
-			heavy: heavy.Preview},
-		{method: get, pattern: campaign + "/devices", role: viewer, reach: access.Audience, page: s.listDeployments},
-		{method: get, pattern: device, role: viewer, reach: access.Audience, page: s.showDeployment},
-		{method: post, pattern: device + "/retry", role: operator, reach: access.Audience, page: s.retryDeployment},
+	routes := []pages.Route{
+		{Method: get, Pattern: ui.PathCampaigns, Role: viewer, Reach: access.List, Page: s.listCampaigns},
+		{Method: get, Pattern: ui.PathCampaignNew, Role: operator, Reach: access.Audience, Page: s.planCampaign,
+			Heavy: heavy.Preview},
+		{Method: post, Pattern: ui.PathCampaigns, Role: operator, Reach: access.Audience, Page: s.createCampaign,
+			Heavy: heavy.Preview},
+		{Method: get, Pattern: campaign, Role: viewer, Reach: access.Audience, Page: s.showCampaign},
+		{Method: get, Pattern: campaign + "/edit", Role: operator, Reach: access.Audience, Page: s.replanCampaign,
+			Heavy: heavy.Preview},
+		{Method: post, Pattern: campaign + "/edit", Role: operator, Reach: access.Audience, Page: s.editCampaign,
+			Heavy: heavy.Preview},
+		{Method: get, Pattern: campaign + "/devices", Role: viewer, Reach: access.Audience, Page: s.listDeployments},
+		{Method: get, Pattern: device, Role: viewer, Reach: access.Audience, Page: s.showDeployment},
+		{Method: post, Pattern: device + "/retry", Role: operator, Reach: access.Audience, Page: s.retryDeployment},
 	}
 	for name, act := range s.campaignActs() {
-		routes = append(routes, route{method: post, pattern: campaign + "/" + name, role: operator, reach: access.Audience,
-			page: s.campaignAct(name,
+		routes = append(routes, pages.Route{Method: post, Pattern: campaign + "/" + name, Role: operator, Reach: access.Audience,
+			Page: s.campaignAct(name,
 				act)})
 	}
 	return routes
 }
 
-func (s *Server) listCampaigns(r *http.Request) (answer, error) {
+func (s *Server) listCampaigns(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
-	page := ui.CampaignsPage{List: listURL(r, ui.PathCampaigns, "state"), CanAct: mayAct(ctx)}
+	page := ui.CampaignsPage{List: pages.ListURL(r, ui.PathCampaigns, "state"), CanAct: pages.MayAct(ctx)}
 	found, err := s.Campaigns.Campaigns(ctx, campaignFilter(page.List))
-	if errorCode(err) == "invalid_cursor" {
-		return goTo(page.List.At(""))
+	if pages.ErrorCode(err) == "invalid_cursor" {
+		return pages.GoTo(page.List.At(""))
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Next = found.Next
 	if page.Rows, err = s.campaignRows(ctx, found.Items); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 func campaignFilter(l ui.ListURL) campaign.Filter {
-	return campaign.Filter{States: ui.CampaignStates(l.Get("state")), Limit: limitOf(l), Cursor: l.Get("cursor")}
+	return campaign.Filter{States: ui.CampaignStates(l.Get("state")), Limit: pages.LimitOf(l), Cursor: l.Get("cursor")}
 }
 
 // rowsAtOnce bounds the queries that one list runs concurrently.
@@ -112,21 +113,21 @@ func (s *Server) releaseOf(ctx context.Context, c campaign.Campaign) (*firmware.
 func campaignID(r *http.Request) (uuid.UUID, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "campaign"))
 	if err != nil {
-		return id, errNoPage
+		return id, pages.ErrNoPage
 	}
 	return id, nil
 }
 
-func (s *Server) showCampaign(r *http.Request) (answer, error) {
+func (s *Server) showCampaign(r *http.Request) (pages.Answer, error) {
 	id, err := campaignID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	board, err := s.campaignBoard(r.Context(), id)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(board.Page())
+	return pages.Show(board.Page())
 }
 
 // rateSpan is the time span of a board's chart.
@@ -159,8 +160,8 @@ func (s *Server) campaignBoard(ctx context.Context, id uuid.UUID) (b ui.Campaign
 	if b.Compare, err = s.compareCampaign(ctx, id, p.counts); err != nil {
 		return b, err
 	}
-	b.Viewer, b.CanAct = viewerOf(ctx).actor(), mayAct(ctx)
-	b.To = s.now().Truncate(time.Minute).Add(time.Minute)
+	b.Viewer, b.CanAct = pages.ViewerOf(ctx).Actor(), pages.MayAct(ctx)
+	b.To = s.Now().Truncate(time.Minute).Add(time.Minute)
 	b.From = b.To.Add(-rateSpan)
 	return b, nil
 }

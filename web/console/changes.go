@@ -5,22 +5,23 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
-func (s *Server) changeRoutes() []route {
-	return []route{{method: http.MethodGet, pattern: ui.PathChanges, role: fleet.RoleViewer, reach: access.List,
-		page: s.showChanges}}
+func (s *Server) changeRoutes() []pages.Route {
+	return []pages.Route{{Method: http.MethodGet, Pattern: ui.PathChanges, Role: fleet.RoleViewer, Reach: access.List,
+		Page: s.showChanges}}
 }
 
-func (s *Server) showChanges(r *http.Request) (answer, error) {
+func (s *Server) showChanges(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
-	sum, err := s.Changes.Since(ctx, viewerOf(ctx).actor(), r.URL.Query().Get("since"))
-	if errorCode(err) == "invalid_changes_span" {
-		return show(ui.ChangesPage{Problem: explain(ctx, err)}.Page())
+	sum, err := s.Changes.Since(ctx, pages.ViewerOf(ctx).Actor(), r.URL.Query().Get("since"))
+	if pages.ErrorCode(err) == "invalid_changes_span" {
+		return pages.Show(ui.ChangesPage{Problem: pages.Explain(ctx, err)}.Page())
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(ui.ChangesPage{Summary: sum}.Page())
+	return pages.Show(ui.ChangesPage{Summary: sum}.Page())
 }

@@ -11,6 +11,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/request"
 	"fleetd/web/ui"
 )
@@ -20,9 +21,9 @@ const maxQueue = 200
 
 func (s *Server) claimPage(ctx context.Context) (ui.ClaimPage, error) {
 	waiting, err := s.waitingDevices(ctx)
-	page := ui.ClaimPage{Mode: string(s.EnrolmentMode), CanAct: mayAct(ctx), Setup: s.setup(ctx), Waiting: waiting,
-		Admin: mayAdmin(ctx)}
-	if viewerOf(ctx).actor().FleetRole() != "" {
+	page := ui.ClaimPage{Mode: string(s.EnrolmentMode), CanAct: pages.MayAct(ctx), Setup: s.setup(ctx), Waiting: waiting,
+		Admin: pages.MayAdmin(ctx)}
+	if pages.ViewerOf(ctx).Actor().FleetRole() != "" {
 		page.Unlisted = s.Enrolments.Unlisted()
 	}
 	return page, err
@@ -30,7 +31,7 @@ func (s *Server) claimPage(ctx context.Context) (ui.ClaimPage, error) {
 
 // waitingDevices returns the devices that request to join, longest first.
 func (s *Server) waitingDevices(ctx context.Context) (all []ui.WaitingDevice, err error) {
-	me := viewerOf(ctx).actor()
+	me := pages.ViewerOf(ctx).Actor()
 	waiting, err := s.Enrolments.WaitingInScope(ctx)
 	if err != nil {
 		return nil, err
@@ -60,21 +61,21 @@ func (s *Server) waitingDevices(ctx context.Context) (all []ui.WaitingDevice, er
 	return all, nil
 }
 
-func (s *Server) claimRoutes() []route {
-	return []route{
-		{method: http.MethodGet, pattern: ui.PathClaim, role: fleet.RoleViewer, reach: access.List, page: s.showClaim},
-		{method: http.MethodPost, pattern: ui.PathClaim, role: fleet.RoleOperator, reach: access.Record,
-			page: s.claimDevice},
+func (s *Server) claimRoutes() []pages.Route {
+	return []pages.Route{
+		{Method: http.MethodGet, Pattern: ui.PathClaim, Role: fleet.RoleViewer, Reach: access.List, Page: s.showClaim},
+		{Method: http.MethodPost, Pattern: ui.PathClaim, Role: fleet.RoleOperator, Reach: access.Record,
+			Page: s.claimDevice},
 	}
 }
 
-func (s *Server) showClaim(r *http.Request) (answer, error) {
+func (s *Server) showClaim(r *http.Request) (pages.Answer, error) {
 	page, err := s.claimPage(r.Context())
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.MQTT5.Open = r.URL.Query().Get("add") == "mqtt5"
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 func newClaims() *httprate.RateLimiter {
@@ -89,30 +90,30 @@ func (s *Server) claim(r *http.Request, code string) (fleet.DeviceID, error) {
 	if s.claims.OnLimit(discard{}, r, httprate.CanonicalizeIP(request.ClientIP(r))) {
 		return "", errTooManyClaims
 	}
-	return s.Enrolments.Claim(r.Context(), viewerOf(r.Context()).actor(), code)
+	return s.Enrolments.Claim(r.Context(), pages.ViewerOf(r.Context()).Actor(), code)
 }
 
-func (s *Server) claimDevice(r *http.Request) (answer, error) {
+func (s *Server) claimDevice(r *http.Request) (pages.Answer, error) {
 	ctx, code := r.Context(), r.PostFormValue("code")
 	id, err := s.claim(r, code)
 	if errors.Is(err, errTooManyClaims) {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	if err != nil && statusOf(err) < http.StatusInternalServerError {
+	if err != nil && pages.StatusOf(err) < http.StatusInternalServerError {
 		page, readErr := s.claimPage(ctx)
 		if readErr != nil {
-			return answer{}, readErr
+			return pages.Answer{}, readErr
 		}
-		page.Code, page.Problem = fleet.CleanText(code, 12), explain(ctx, err)
-		a, _ := showAgain(page.Page())
-		a.status = statusOf(err)
+		page.Code, page.Problem = fleet.CleanText(code, 12), pages.Explain(ctx, err)
+		a, _ := pages.ShowAgain(page.Page())
+		a.Status = pages.StatusOf(err)
 		return a, nil
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.claimed", "device", fleet.Device{ID: id}.Title())})
-	return goTo(ui.NamePath(id))
+	s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.claimed", "device", fleet.Device{ID: id}.Title())})
+	return pages.GoTo(ui.NamePath(id))
 }
 
 // discard ignores the headers that a limiter would write.

@@ -29,7 +29,7 @@ func (s *Server) compareCampaign(ctx context.Context, id uuid.UUID, p campaign.P
 	}
 	// A campaign exists for a viewer only if all its devices do, so all viewers share the comparison.
 	var err error
-	result.Result, err = s.differences.get(id, s.now(), compareAge, nil, func() (compare.Result, error) {
+	result.Result, err = s.differences.get(id, s.Now(), compareAge, nil, func() (compare.Result, error) {
 		return s.Compare.Campaign(fleet.WithoutScope(ctx), id)
 	})
 	return result, err

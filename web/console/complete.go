@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -20,24 +21,24 @@ const (
 	maxCompleted    = 1024 // bytes of the text
 )
 
-func (s *Server) completeRoutes() []route {
-	return []route{{method: http.MethodGet, pattern: ui.PathComplete, role: fleet.RoleViewer, reach: access.List,
-		page: s.complete}}
+func (s *Server) completeRoutes() []pages.Route {
+	return []pages.Route{{Method: http.MethodGet, Pattern: ui.PathComplete, Role: fleet.RoleViewer, Reach: access.List,
+		Page: s.complete}}
 }
 
 // complete proposes completions of the last word in a filter of devices, each with the number of
 // devices that it would find. It counts only devices that match the words before it and that the
 // viewer may see.
-func (s *Server) complete(r *http.Request) (answer, error) {
+func (s *Server) complete(r *http.Request) (pages.Answer, error) {
 	ctx, text := r.Context(), r.URL.Query().Get("q")
 	if len(text) > maxCompleted || !utf8.ValidString(text) {
-		return show(ui.Completion{}.View())
+		return pages.Show(ui.Completion{}.View())
 	}
 	before, word := lastWord(text)
 	c := ui.Completion{Word: word}
 	q, err := fleet.ParseQuery(before)
 	if err != nil || strings.ContainsFunc(word, unicode.IsControl) {
-		return show(c.View())
+		return pages.Show(c.View())
 	}
 	sign := ""
 	if strings.HasPrefix(word, "-") {
@@ -55,9 +56,9 @@ func (s *Server) complete(r *http.Request) (answer, error) {
 		}
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(c.View())
+	return pages.Show(c.View())
 }
 
 // lastWord cuts the text before its last word, which may be empty or contain blanks within double

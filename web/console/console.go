@@ -20,7 +20,6 @@ import (
 
 	"github.com/alexedwards/scs/v2"
 	"github.com/go-chi/httprate"
-	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
@@ -53,6 +52,7 @@ import (
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
 	"fleetd/internal/bounded"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -124,7 +124,7 @@ type Options struct {
 	Heavy    *heavy.Limits // default: limits that no other part shares
 
 	PublicURL     string // the URL for people and devices; https makes cookies Secure
-	NetworkURL    string // the URL for boards if fleetd listened on the network; "" unless PublicURL is [LocalOnly]
+	NetworkURL    string // the URL for boards if fleetd listened on the network; "" unless PublicURL is [pages.LocalOnly]
 	Styleguide    bool   // administrators see the page of all components
 	OTAURL        string // the URL to configure in a device; default: PublicURL and /xiaozhi/ota/
 	MQTTEndpoint  string // host:port of the broker, as devices reach it
@@ -147,6 +147,7 @@ type SystemReporter func(ctx context.Context) (system.Report, error)
 // A Server is the console.
 type Server struct {
 	Options
+	*pages.Responder
 	public       *url.URL
 	sessions     *scs.SessionManager
 	streams      *streams
@@ -155,7 +156,6 @@ type Server struct {
 	summaries    summaryCache
 	filterCounts filterCounts
 	progress     *sharedCache[campaignProgress]
-	undos        *undos
 	differences  *sharedCache[compare.Result]
 	started      time.Time
 	operations   func() ([]ui.APIGroup, error) // of REST, read once
@@ -185,7 +185,6 @@ func New(o Options) (*Server, error) {
 	s := &Server{Options: o, public: public, streams: newStreams(), claims: newClaims(), started: o.Now().UTC(),
 		filterCounts: filterCounts{scopes: bounded.New[string, *countedFilters](countedScopes)},
 		progress:     newSharedCache[campaignProgress](maxProgresses),
-		undos:        bounded.New[uuid.UUID, undo](maxUndos),
 		differences:  newSharedCache[compare.Result](maxProgresses)}
 	s.operations = sync.OnceValues(func() ([]ui.APIGroup, error) {
 		document, err := o.APIDocument()
@@ -194,11 +193,16 @@ func New(o Options) (*Server, error) {
 		}
 		return readOperations(document)
 	})
-	s.sessions = s.newSessions(public.Scheme == "https")
+	s.sessions = newSessions(o.Sessions, public.Scheme == "https")
+	s.Responder = pages.New(pages.Options{Sessions: s.sessions, Frame: s.frame, Log: o.Log, Now: o.Now})
+	s.sessions.ErrorFunc = s.Fail
 	return s, nil
 }
 
 // CloseStreams ends the live streams of all pages, which otherwise never finish.
 func (s *Server) CloseStreams() { s.streams.close() }
+
+// Now returns the present time in UTC. [Options] and [pages.Responder] both have one.
+func (s *Server) Now() time.Time { return s.Responder.Now() }
 
 func otaURL(public string) string { return strings.TrimSuffix(public, "/") + "/xiaozhi/ota/" }

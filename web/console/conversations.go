@@ -12,6 +12,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -20,7 +21,7 @@ import (
 const maxConversationCalls = 100
 
 func conversationFilter(l ui.ListURL, zone *time.Location) (f fleet.ConversationFilter, err error) {
-	f = fleet.ConversationFilter{Upstream: l.Get("upstream"), Limit: limitOf(l), Cursor: l.Get("cursor")}
+	f = fleet.ConversationFilter{Upstream: l.Get("upstream"), Limit: pages.LimitOf(l), Cursor: l.Get("cursor")}
 	if text := l.Get("device"); text != "" {
 		if f.Device, err = fleet.ParseDeviceID(text); err != nil {
 			return f, err
@@ -37,38 +38,38 @@ func conversationFilter(l ui.ListURL, zone *time.Location) (f fleet.Conversation
 }
 
 func conversationList(r *http.Request) ui.ListURL {
-	return listURL(r, ui.PathConversations, "device", "upstream", "end", "since", "until")
+	return pages.ListURL(r, ui.PathConversations, "device", "upstream", "end", "since", "until")
 }
 
-func (s *Server) conversationRoutes() []route {
-	return []route{
-		{method: http.MethodGet, pattern: ui.PathConversations, role: fleet.RoleViewer, reach: access.List,
-			page: s.listConversations},
-		{method: http.MethodGet, pattern: ui.PathConversations + "/{conversation}", role: fleet.RoleViewer,
-			reach: access.Record, page: s.showConversation},
+func (s *Server) conversationRoutes() []pages.Route {
+	return []pages.Route{
+		{Method: http.MethodGet, Pattern: ui.PathConversations, Role: fleet.RoleViewer, Reach: access.List,
+			Page: s.listConversations},
+		{Method: http.MethodGet, Pattern: ui.PathConversations + "/{conversation}", Role: fleet.RoleViewer,
+			Reach: access.Record, Page: s.showConversation},
 	}
 }
 
-func (s *Server) listConversations(r *http.Request) (answer, error) {
+func (s *Server) listConversations(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	page := ui.ConversationsPage{List: conversationList(r)}
-	f, err := conversationFilter(page.List, viewerOf(ctx).zone)
+	f, err := conversationFilter(page.List, pages.ViewerOf(ctx).Zone)
 	if err != nil {
-		page.Bad = explain(ctx, err)
-		return show(page.Page())
+		page.Bad = pages.Explain(ctx, err)
+		return pages.Show(page.Page())
 	}
 	found, err := s.Conversations.Conversations(ctx, f)
-	if errorCode(err) == "invalid_cursor" {
-		return goTo(page.List.At(""))
+	if pages.ErrorCode(err) == "invalid_cursor" {
+		return pages.GoTo(page.List.At(""))
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Prev, page.Next = found.Prev, found.Next
 	if page.Rows, err = s.conversationRows(ctx, found.Items); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 func (s *Server) conversationRows(ctx context.Context, list []fleet.Conversation) ([]ui.ConversationRow, error) {
@@ -84,16 +85,16 @@ func (s *Server) conversationRows(ctx context.Context, list []fleet.Conversation
 	return rows, err
 }
 
-func (s *Server) showConversation(r *http.Request) (answer, error) {
+func (s *Server) showConversation(r *http.Request) (pages.Answer, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "conversation"))
 	if err != nil {
-		return answer{}, errNoPage
+		return pages.Answer{}, pages.ErrNoPage
 	}
 	v, err := s.conversationView(r.Context(), id)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(ui.ConversationPage{View: v}.Page())
+	return pages.Show(ui.ConversationPage{View: v}.Page())
 }
 
 func (s *Server) conversationView(ctx context.Context, id uuid.UUID) (v ui.ConversationView, err error) {
@@ -124,39 +125,39 @@ func (s *Server) talking(id fleet.DeviceID) string {
 }
 
 // interruptCall sends a call that waits for the end of a conversation.
-func (s *Server) interruptCall(r *http.Request) (answer, error) {
+func (s *Server) interruptCall(r *http.Request) (pages.Answer, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "call"))
 	if err != nil {
-		return answer{}, errNoPage
+		return pages.Answer{}, pages.ErrNoPage
 	}
 	ctx := r.Context()
-	_, err = s.Calls.Interrupt(ctx, viewerOf(ctx).actor(), id)
+	_, err = s.Calls.Interrupt(ctx, pages.ViewerOf(ctx).Actor(), id)
 	switch {
-	case errorCode(err) == "call_not_waiting": // it was sent while the button was pressed
-		s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
+	case pages.ErrorCode(err) == "call_not_waiting": // it was sent while the button was pressed
+		s.Flash(ctx, ui.Flash{Bad: true, Text: pages.Explain(ctx, err)})
 	case err != nil:
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return goTo(ui.CallPath(id.String()))
+	return pages.GoTo(ui.CallPath(id.String()))
 }
 
 // cancelCall cancels a call that waits for its device, or for the end of a conversation.
-func (s *Server) cancelCall(r *http.Request) (answer, error) {
+func (s *Server) cancelCall(r *http.Request) (pages.Answer, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "call"))
 	if err != nil {
-		return answer{}, errNoPage
+		return pages.Answer{}, pages.ErrNoPage
 	}
 	ctx := r.Context()
-	_, err = s.Calls.Cancel(ctx, viewerOf(ctx).actor(), id)
+	_, err = s.Calls.Cancel(ctx, pages.ViewerOf(ctx).Actor(), id)
 	switch {
-	case errorCode(err) == "call_not_waiting": // it was sent while the button was pressed
-		s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
+	case pages.ErrorCode(err) == "call_not_waiting": // it was sent while the button was pressed
+		s.Flash(ctx, ui.Flash{Bad: true, Text: pages.Explain(ctx, err)})
 	case err != nil:
-		return answer{}, err
+		return pages.Answer{}, err
 	default:
-		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.call_canceled")})
+		s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.call_canceled")})
 	}
-	return goTo(ui.CallPath(id.String()))
+	return pages.GoTo(ui.CallPath(id.String()))
 }
 
 // A conversationsView follows the list of conversations: its rows, and the number of newer
@@ -168,17 +169,19 @@ type conversationsView struct {
 	seen   map[string]bool
 }
 
-func (v *conversationsView) pace() time.Duration { return paceRows }
+func (v *conversationsView) Pace() time.Duration { return pages.PaceRows }
 
-func (v *conversationsView) wants(e *fleet.Event) bool {
+func (v *conversationsView) Wants(e *fleet.Event) bool {
 	return e.Kind == fleet.EventConversation && (v.filter.Device == "" || v.filter.Device == e.Device)
 }
 
-func (v *conversationsView) begin(context.Context) (updates, error) { return updates{}, nil }
+func (v *conversationsView) Begin(context.Context) (pages.Updates, error) {
+	return pages.Updates{}, nil
+}
 
-func (v *conversationsView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+func (v *conversationsView) Render(ctx context.Context, events []fleet.Event) (u pages.Updates, err error) {
 	f := v.filter
-	f.Cursor, f.Limit = "", maxRows
+	f.Cursor, f.Limit = "", pages.MaxRows
 	found, err := v.server.Conversations.Conversations(ctx, f)
 	if err != nil {
 		return u, err
@@ -196,12 +199,12 @@ func (v *conversationsView) render(ctx context.Context, events []fleet.Event) (u
 		list = append(list, c)
 		if !v.seen[id] && c.Begin.After(v.began) {
 			v.seen[id] = true
-			u.fresh++
+			u.Fresh++
 		}
 	}
 	rows, err := v.server.conversationRows(ctx, list)
 	for _, row := range rows {
-		u.patches = append(u.patches, row.Row())
+		u.Patches = append(u.Patches, row.Row())
 	}
 	return u, err
 }
@@ -212,26 +215,28 @@ type conversationPageView struct {
 	id     uuid.UUID
 }
 
-func (v conversationPageView) pace() time.Duration { return paceRows }
+func (v conversationPageView) Pace() time.Duration { return pages.PaceRows }
 
-func (v conversationPageView) wants(e *fleet.Event) bool {
+func (v conversationPageView) Wants(e *fleet.Event) bool {
 	return e.Kind == fleet.EventConversation && e.Subject == v.id.String() ||
 		e.Kind == fleet.EventCall && e.Call.Actor.ID == v.id.String()
 }
 
-func (v conversationPageView) begin(ctx context.Context) (updates, error) { return v.render(ctx, nil) }
+func (v conversationPageView) Begin(ctx context.Context) (pages.Updates, error) {
+	return v.Render(ctx, nil)
+}
 
-func (v conversationPageView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
+func (v conversationPageView) Render(ctx context.Context, _ []fleet.Event) (pages.Updates, error) {
 	page, err := v.server.conversationView(ctx, v.id)
-	return updates{patches: []templ.Component{page.View()}}, err
+	return pages.Updates{Patches: []templ.Component{page.View()}}, err
 }
 
-func (s *Server) newConversationsView(r *http.Request) (view, error) {
-	f, err := conversationFilter(conversationList(r), viewerOf(r.Context()).zone)
-	return &conversationsView{server: s, filter: f, began: s.now(), seen: make(map[string]bool)}, err
+func (s *Server) newConversationsView(r *http.Request) (pages.View, error) {
+	f, err := conversationFilter(conversationList(r), pages.ViewerOf(r.Context()).Zone)
+	return &conversationsView{server: s, filter: f, began: s.Now(), seen: make(map[string]bool)}, err
 }
 
-func (s *Server) newConversationView(r *http.Request) (view, error) {
-	id, err := subjectID(r)
+func (s *Server) newConversationView(r *http.Request) (pages.View, error) {
+	id, err := pages.SubjectID(r)
 	return conversationPageView{s, id}, err
 }

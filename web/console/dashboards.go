@@ -10,23 +10,24 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/trend"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
-func (s *Server) dashboardRoutes() []route {
-	return []route{{method: http.MethodGet, pattern: ui.PathDashboards, role: fleet.RoleViewer, reach: access.List,
-		page: s.showDashboards}}
+func (s *Server) dashboardRoutes() []pages.Route {
+	return []pages.Route{{Method: http.MethodGet, Pattern: ui.PathDashboards, Role: fleet.RoleViewer, Reach: access.List,
+		Page: s.showDashboards}}
 }
 
-func (s *Server) showDashboards(r *http.Request) (answer, error) {
-	ctx, zone := r.Context(), viewerOf(r.Context()).zone
+func (s *Server) showDashboards(r *http.Request) (pages.Answer, error) {
+	ctx, zone := r.Context(), pages.ViewerOf(r.Context()).Zone
 	_, scoped := fleet.ScopeOf(ctx)
-	page := ui.DashboardsPage{List: listURL(r, ui.PathDashboards, "range", "from", "to", "of"), Now: s.now(), Scoped: scoped}
+	page := ui.DashboardsPage{List: pages.ListURL(r, ui.PathDashboards, "range", "from", "to", "of"), Now: s.Now(), Scoped: scoped}
 	q := trend.Question{Of: page.List.Get("of"), Range: page.List.Get("range")}
 	local, err := dashboardTimes(&page, &q, zone)
 	if err == nil && local {
-		return goTo(shareable(page.List, q))
+		return pages.GoTo(shareable(page.List, q))
 	}
 	var choices trend.Choices
 	parts, partsCtx := errgroup.WithContext(ctx)
@@ -38,21 +39,21 @@ func (s *Server) showDashboards(r *http.Request) (answer, error) {
 		page.Figures, err = s.Trends.Figures(ctx, q)
 	}
 	if failed := parts.Wait(); failed != nil {
-		return answer{}, failed
+		return pages.Answer{}, failed
 	}
 	page.Choices = choices
 	page.Query, page.Listed = groupQuery(q.Of, choices.Filters)
-	switch status := statusOf(err); {
+	switch status := pages.StatusOf(err); {
 	case err == nil:
 	case status == http.StatusUnprocessableEntity: // the address has a wrong value, which the form can mend
-		page.Problem = explain(ctx, err)
-	case errorCode(err) == "trend_outside_scope" || errorCode(err) == "unknown_filter":
-		page.Problem = explain(ctx, err)
-		return answer{status: status, page: page.Page()}, nil
+		page.Problem = pages.Explain(ctx, err)
+	case pages.ErrorCode(err) == "trend_outside_scope" || pages.ErrorCode(err) == "unknown_filter":
+		page.Problem = pages.Explain(ctx, err)
+		return pages.Answer{Status: status, Page: page.Page()}, nil
 	default:
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // dashboardTimes reads the times of the address, and reports whether one is without a zone: such an address would mean

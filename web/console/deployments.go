@@ -10,44 +10,45 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
 // listDeployments shows the devices of a campaign.
-func (s *Server) listDeployments(r *http.Request) (answer, error) {
+func (s *Server) listDeployments(r *http.Request) (pages.Answer, error) {
 	id, err := campaignID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	ctx := r.Context()
-	page := ui.DeploymentsPage{List: deploymentsURL(r, id), CanAct: mayAct(ctx)}
+	page := ui.DeploymentsPage{List: deploymentsURL(r, id), CanAct: pages.MayAct(ctx)}
 	if page.Campaign, err = s.Campaigns.Campaign(ctx, id); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if page.Waves, err = s.Campaigns.Waves(ctx, id); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	counted, err := s.campaignProgress(ctx, page.Campaign)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Boards = ui.BoardNames(counted.counts)
 	found, err := s.Campaigns.Deployments(ctx, deploymentFilter(page.List, id))
-	if errorCode(err) == "invalid_cursor" {
-		return goTo(page.List.At(""))
+	if pages.ErrorCode(err) == "invalid_cursor" {
+		return pages.GoTo(page.List.At(""))
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Next = found.Next
 	if page.Rows, err = s.deploymentRows(ctx, found.Items); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 func deploymentsURL(r *http.Request, id uuid.UUID) ui.ListURL {
-	return listURL(r, ui.CampaignPath(id.String(), "devices"), "state", "class", "board", "wave", "skip", "device")
+	return pages.ListURL(r, ui.CampaignPath(id.String(), "devices"), "state", "class", "board", "wave", "skip", "device")
 }
 
 // deploymentFilter reads the list's filter from its address. An invalid device id matches nothing
@@ -55,7 +56,7 @@ func deploymentsURL(r *http.Request, id uuid.UUID) ui.ListURL {
 func deploymentFilter(l ui.ListURL, id uuid.UUID) campaign.DeploymentFilter {
 	f := campaign.DeploymentFilter{Campaign: id, States: ui.DeploymentStates(l.Get("state")), Class: campaign.FailureClass(
 		l.Get("class")),
-		Skip: firmware.SkipReason(l.Get("skip")), Board: fleet.CleanText(l.Get("board"), 200), Limit: limitOf(l),
+		Skip: firmware.SkipReason(l.Get("skip")), Board: fleet.CleanText(l.Get("board"), 200), Limit: pages.LimitOf(l),
 		Cursor: l.Get("cursor")}
 	if n, err := strconv.Atoi(l.Get("wave")); err == nil && n > 0 && n <= 1000 {
 		n--
@@ -85,25 +86,25 @@ func (s *Server) deploymentRows(ctx context.Context, all []campaign.Deployment) 
 }
 
 // showDeployment shows one device's part in a campaign, with all events.
-func (s *Server) showDeployment(r *http.Request) (answer, error) {
+func (s *Server) showDeployment(r *http.Request) (pages.Answer, error) {
 	id, err := campaignID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	device, err := deviceID(r)
+	device, err := pages.DeviceID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	view, err := s.deploymentView(r.Context(), id, device)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(ui.DeploymentPage{View: view, CanAct: view.CanAct}.Page())
+	return pages.Show(ui.DeploymentPage{View: view, CanAct: view.CanAct}.Page())
 }
 
 func (s *Server) deploymentView(ctx context.Context, id uuid.UUID, device fleet.DeviceID) (v ui.DeploymentView,
 	err error) {
-	v.CanAct = mayAct(ctx)
+	v.CanAct = pages.MayAct(ctx)
 	if v.Campaign, err = s.Campaigns.Campaign(ctx, id); err != nil {
 		return v, err
 	}

@@ -13,6 +13,7 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/picture"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -23,7 +24,7 @@ const (
 )
 
 func (s *Server) device(r *http.Request) (fleet.Device, error) {
-	id, err := deviceID(r)
+	id, err := pages.DeviceID(r)
 	if err != nil {
 		return fleet.Device{}, err
 	}
@@ -35,7 +36,7 @@ func (s *Server) device(r *http.Request) (fleet.Device, error) {
 func (s *Server) board(r *http.Request) (fleet.Device, error) {
 	d, err := s.device(r)
 	if err == nil && !d.IsBoard() {
-		err = errNoPage
+		err = pages.ErrNoPage
 	}
 	return d, err
 }
@@ -55,7 +56,7 @@ func (s *Server) head(r *http.Request, d fleet.Device, tab string) ui.DeviceHead
 }
 
 func (s *Server) headOf(ctx context.Context, d fleet.Device, tab string) ui.DeviceHead {
-	h := ui.NewDeviceHead(d, tab, s.now(), mayActOn(ctx, d))
+	h := ui.NewDeviceHead(d, tab, s.Now(), pages.MayActOn(ctx, d))
 	h.Talking = s.talking(d.ID)
 	h.Held = len(s.heldTools(d))
 	if d.InventoryID == "" || !d.IsBoard() {
@@ -73,39 +74,39 @@ func (s *Server) headOf(ctx context.Context, d fleet.Device, tab string) ui.Devi
 	return h
 }
 
-func (s *Server) deviceRoutes() []route {
+func (s *Server) deviceRoutes() []pages.Route {
 	const viewer, operator, admin = fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin
 	const get, post = http.MethodGet, http.MethodPost
 	const device = ui.PathDevices + "/{device}"
-	return []route{
-		{method: get, pattern: device, role: viewer, reach: access.Device, page: s.showDevice},
-		{method: get, pattern: device + "/activity", role: viewer, reach: access.Device, page: s.showActivity},
-		{method: get, pattern: device + "/firmware", role: viewer, reach: access.Device, page: s.showFirmware},
-		{method: get, pattern: device + "/facts", role: viewer, reach: access.Device, page: s.showFacts},
-		{method: get, pattern: device + "/screen", role: viewer, reach: access.Device, page: s.showScreen},
-		{method: get, pattern: device + "/name", role: operator, reach: access.Device, page: s.showName},
-		{method: post, pattern: device + "/edit", role: operator, reach: access.Device, page: s.editDevice},
-		{method: post, pattern: device + "/hold", role: operator, reach: access.Device, page: s.holdDevice},
-		{method: post, pattern: device + "/release", role: operator, reach: access.Device, page: s.releaseDevice},
-		{method: post, pattern: device + "/approve", role: operator, reach: access.Device, page: s.approveDevice},
-		{method: post, pattern: device + "/reject", role: operator, reach: access.Device, page: s.rejectDevice},
-		{method: post, pattern: device + "/resolve-conflict", role: operator, reach: access.Device,
-			page: s.resolveConflict},
-		{method: post, pattern: device + "/quarantine", role: operator, reach: access.Device, page: s.clearQuarantine},
-		{method: post, pattern: device + "/retire", role: admin, reach: access.Device, page: s.retireDevice},
+	return []pages.Route{
+		{Method: get, Pattern: device, Role: viewer, Reach: access.Device, Page: s.showDevice},
+		{Method: get, Pattern: device + "/activity", Role: viewer, Reach: access.Device, Page: s.showActivity},
+		{Method: get, Pattern: device + "/firmware", Role: viewer, Reach: access.Device, Page: s.showFirmware},
+		{Method: get, Pattern: device + "/facts", Role: viewer, Reach: access.Device, Page: s.showFacts},
+		{Method: get, Pattern: device + "/screen", Role: viewer, Reach: access.Device, Page: s.showScreen},
+		{Method: get, Pattern: device + "/name", Role: operator, Reach: access.Device, Page: s.showName},
+		{Method: post, Pattern: device + "/edit", Role: operator, Reach: access.Device, Page: s.editDevice},
+		{Method: post, Pattern: device + "/hold", Role: operator, Reach: access.Device, Page: s.holdDevice},
+		{Method: post, Pattern: device + "/release", Role: operator, Reach: access.Device, Page: s.releaseDevice},
+		{Method: post, Pattern: device + "/approve", Role: operator, Reach: access.Device, Page: s.approveDevice},
+		{Method: post, Pattern: device + "/reject", Role: operator, Reach: access.Device, Page: s.rejectDevice},
+		{Method: post, Pattern: device + "/resolve-conflict", Role: operator, Reach: access.Device,
+			Page: s.resolveConflict},
+		{Method: post, Pattern: device + "/quarantine", Role: operator, Reach: access.Device, Page: s.clearQuarantine},
+		{Method: post, Pattern: device + "/retire", Role: admin, Reach: access.Device, Page: s.retireDevice},
 	}
 }
 
-func (s *Server) showDevice(r *http.Request) (answer, error) {
+func (s *Server) showDevice(r *http.Request) (pages.Answer, error) {
 	d, err := s.device(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page, err := s.devicePage(r, d)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage, err error) {
@@ -113,7 +114,7 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage
 	page.Head = s.head(r, d, "")
 	page.Latest = page.Head.Thumb
 	page.About = s.deviceFacts(d)
-	if page.Line, err = s.timeline(ctx, listURL(r, ui.DevicePath(d.ID), "show", "day", "entry"), d.ID); err != nil {
+	if page.Line, err = s.timeline(ctx, pages.ListURL(r, ui.DevicePath(d.ID), "show", "day", "entry"), d.ID); err != nil {
 		return page, err
 	}
 	page.Head.Live, page.Line.Kind, page.Line.CanCall = page.Line.List.Values, d.Kind, page.Head.Callable()
@@ -132,7 +133,7 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage
 	if page.Vitals, err = s.deviceVitals(ctx, d); err != nil {
 		return page, err
 	}
-	page.Sparks, err = s.healthTrends(ctx, d, page.Vitals, ui.ParseHealthRange("", s.now().Sub(d.CreatedAt)))
+	page.Sparks, err = s.healthTrends(ctx, d, page.Vitals, ui.ParseHealthRange("", s.Now().Sub(d.CreatedAt)))
 	return page, err
 }
 
@@ -148,7 +149,7 @@ func (s *Server) chosenEntry(ctx context.Context, line ui.Timeline, d fleet.Devi
 		return detail, nil
 	}
 	c, err := s.Calls.Get(ctx, id)
-	if err = unless(err, fleet.ErrNotFound); err != nil || c.ID != id {
+	if err = pages.Unless(err, fleet.ErrNotFound); err != nil || c.ID != id {
 		return detail, err
 	}
 	v, err := s.callView(ctx, c, d.Name)
@@ -159,7 +160,7 @@ func (s *Server) chosenEntry(ctx context.Context, line ui.Timeline, d fleet.Devi
 
 // callsOfDay counts the device's calls of the last day by the hour.
 func (s *Server) callsOfDay(ctx context.Context, id fleet.DeviceID) (day ui.CallsOfDay, err error) {
-	day.Device, day.To = id, s.now()
+	day.Device, day.To = id, s.Now()
 	day.Buckets, err = s.Stats.CallBuckets(ctx, id, day.To.Add(-24*time.Hour).Truncate(time.Hour), time.Hour)
 	return day, err
 }
@@ -174,42 +175,42 @@ func (s *Server) recentCalls(ctx context.Context, d fleet.Device) (rows []ui.Cal
 }
 
 // showActivity redirects to the page that replaced it.
-func (s *Server) showActivity(r *http.Request) (answer, error) {
-	id, err := deviceID(r)
+func (s *Server) showActivity(r *http.Request) (pages.Answer, error) {
+	id, err := pages.DeviceID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return goTo(ui.DevicePath(id) + "?show=calls")
+	return pages.GoTo(ui.DevicePath(id) + "?show=calls")
 }
 
 // shownStates is the number of states on the page of a device.
 const shownStates = 50
 
-func (s *Server) showFirmware(r *http.Request) (answer, error) {
+func (s *Server) showFirmware(r *http.Request) (pages.Answer, error) {
 	d, err := s.device(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	ctx, page := r.Context(), ui.FirmwarePage{Head: s.head(r, d, "firmware")}
 	if d.IsBoard() {
 		if err := s.deviceBuilds(ctx, d.ID, &page); err != nil {
-			return answer{}, err
+			return pages.Answer{}, err
 		}
 	}
 	if page.Inventories, err = s.Devices.DeviceInventories(ctx, d.ID); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if from, to := r.URL.Query().Get("from"), r.URL.Query().Get("to"); from != "" && to != "" {
 		diff, err := s.Devices.Diff(ctx, from, to)
 		if err != nil {
-			return answer{}, err
+			return pages.Answer{}, err
 		}
 		page.Diff = &diff
 	}
 	if page.States, err = s.History.States(ctx, d.ID, shownStates); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // deviceBuilds reads the updates and builds of a board.
@@ -224,14 +225,14 @@ func (s *Server) deviceBuilds(ctx context.Context, id fleet.DeviceID, page *ui.F
 	return err
 }
 
-func (s *Server) showFacts(r *http.Request) (answer, error) {
+func (s *Server) showFacts(r *http.Request) (pages.Answer, error) {
 	d, err := s.device(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	facts, err := s.Devices.Facts(r.Context(), d.ID)
-	if err != nil && statusOf(err) != http.StatusNotFound { // not an error: a device that has not polled yet
-		return answer{}, err
+	if err != nil && pages.StatusOf(err) != http.StatusNotFound { // not an error: a device that has not polled yet
+		return pages.Answer{}, err
 	}
 	body := facts.Body
 	if len(body) > maxFactsShown {
@@ -239,19 +240,19 @@ func (s *Server) showFacts(r *http.Request) (answer, error) {
 	}
 	about := s.deviceFacts(d)
 	if about.Voice, err = s.deviceVoice(r.Context(), d.ID); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(ui.FactsPage{Head: s.head(r, d, "facts"), About: about, PolledAt: facts.PolledAt, Body: body,
+	return pages.Show(ui.FactsPage{Head: s.head(r, d, "facts"), About: about, PolledAt: facts.PolledAt, Body: body,
 		Problem: facts.Problem(), Salvaged: facts.Salvaged}.Page())
 }
 
 // mayCall is mayActOn for a device's id.
 func (s *Server) mayCall(ctx context.Context, id fleet.DeviceID) bool {
-	if viewerOf(ctx).actor().Scope == nil {
-		return mayAct(ctx)
+	if pages.ViewerOf(ctx).Actor().Scope == nil {
+		return pages.MayAct(ctx)
 	}
 	d, err := s.Devices.Known(ctx, id)
-	return err == nil && mayActOn(ctx, d)
+	return err == nil && pages.MayActOn(ctx, d)
 }
 
 // deviceVoice returns the voice server of a device that the viewer sees.
@@ -268,10 +269,10 @@ func (s *Server) deviceVoice(ctx context.Context, id fleet.DeviceID) (v ui.Devic
 }
 
 // showName shows the form that names a board that has just joined.
-func (s *Server) showName(r *http.Request) (answer, error) {
+func (s *Server) showName(r *http.Request) (pages.Answer, error) {
 	d, err := s.device(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(ui.NamePage{Head: s.head(r, d, "")}.Page())
+	return pages.Show(ui.NamePage{Head: s.head(r, d, "")}.Page())
 }

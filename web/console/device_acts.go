@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -20,13 +21,13 @@ const maxHold = 24 * 365
 
 // editDevice stores the device's details as operators edit them. If a value is invalid, the page
 // shows the form again as typed.
-func (s *Server) editDevice(r *http.Request) (answer, error) {
+func (s *Server) editDevice(r *http.Request) (pages.Answer, error) {
 	d, err := s.device(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if err := r.ParseForm(); err != nil {
-		return answer{}, formError(err)
+		return pages.Answer{}, pages.FormError(err)
 	}
 	var patch fleet.DevicePatch
 	if r.PostForm.Has("name") {
@@ -48,14 +49,14 @@ func (s *Server) editDevice(r *http.Request) (answer, error) {
 	if r.PostForm.Has("transport") {
 		patch.Transport = new(fleet.Transport(r.PostFormValue("transport")))
 	}
-	after, err := s.Devices.Update(r.Context(), viewerOf(r.Context()).actor(), d.ID, patch)
+	after, err := s.Devices.Update(r.Context(), pages.ViewerOf(r.Context()).Actor(), d.ID, patch)
 	if errors.Is(err, fleet.ErrInvalid) {
 		return s.editAgain(r, d, patch, err)
 	}
 	return s.actedUndoable(r, d, "flash.saved", err, s.undoChange(d, after, patch))
 }
 
-func (s *Server) editAgain(r *http.Request, d fleet.Device, p fleet.DevicePatch, problem error) (answer, error) {
+func (s *Server) editAgain(r *http.Request, d fleet.Device, p fleet.DevicePatch, problem error) (pages.Answer, error) {
 	if p.Name != nil {
 		d.Name = *p.Name
 	}
@@ -73,70 +74,70 @@ func (s *Server) editAgain(r *http.Request, d fleet.Device, p fleet.DevicePatch,
 	}
 	page, err := s.configurationPage(r, d)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	page.Problem = explain(r.Context(), problem)
-	return showAgain(page.Page())
+	page.Problem = pages.Explain(r.Context(), problem)
+	return pages.ShowAgain(page.Page())
 }
 
 func splitTags(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || r == ',' || r == '，' || r == '、' })
 }
 
-func (s *Server) holdDevice(r *http.Request) (answer, error) {
+func (s *Server) holdDevice(r *http.Request) (pages.Answer, error) {
 	d, err := s.device(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	hours, err := strconv.Atoi(r.PostFormValue("hours"))
 	if err != nil || hours < 0 || hours > maxHold {
-		return answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_until.hours")
+		return pages.Answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_until.hours")
 	}
 	var until *time.Time
 	if hours > 0 {
-		until = new(s.now().Add(time.Duration(hours) * time.Hour))
+		until = new(s.Now().Add(time.Duration(hours) * time.Hour))
 	}
-	after, err := s.Devices.Hold(r.Context(), viewerOf(r.Context()).actor(), d.ID, r.PostFormValue("reason"), until)
+	after, err := s.Devices.Hold(r.Context(), pages.ViewerOf(r.Context()).Actor(), d.ID, r.PostFormValue("reason"), until)
 	return s.actedUndoable(r, d, "flash.held", err, s.undoHold(d, after))
 }
 
-func (s *Server) releaseDevice(r *http.Request) (answer, error) {
+func (s *Server) releaseDevice(r *http.Request) (pages.Answer, error) {
 	d, err := s.device(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	after, err := s.Devices.Release(r.Context(), viewerOf(r.Context()).actor(), d.ID)
+	after, err := s.Devices.Release(r.Context(), pages.ViewerOf(r.Context()).Actor(), d.ID)
 	return s.actedUndoable(r, d, "flash.released", err, s.undoHold(d, after))
 }
 
-func (s *Server) approveDevice(r *http.Request) (answer, error) {
+func (s *Server) approveDevice(r *http.Request) (pages.Answer, error) {
 	code := r.PostFormValue("code") // as shown on the page
 	return s.decide(r, "flash.approved", func(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 		return s.Enrolments.Approve(ctx, by, id, code)
 	})
 }
 
-func (s *Server) rejectDevice(r *http.Request) (answer, error) {
+func (s *Server) rejectDevice(r *http.Request) (pages.Answer, error) {
 	return s.decide(r, "flash.rejected", s.Enrolments.Reject)
 }
 
 // decide calls enrolment alone: the store learns of a device that has just requested to join later
 // than enrolment does.
 func (s *Server) decide(r *http.Request, key string, do func(context.Context, fleet.Principal, fleet.DeviceID) error) (
-	answer, error) {
-	id, err := deviceID(r)
+	pages.Answer, error) {
+	id, err := pages.DeviceID(r)
 	if err == nil && id.IsProgram() {
-		err = errNoPage // it enrols by its definition
+		err = pages.ErrNoPage // it enrols by its definition
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	err = do(r.Context(), viewerOf(r.Context()).actor(), id)
+	err = do(r.Context(), pages.ViewerOf(r.Context()).Actor(), id)
 	return s.acted(r, fleet.Device{ID: id}, key, err)
 }
 
 // resolveConflict ends the conflict between two units with one id.
-func (s *Server) resolveConflict(r *http.Request) (answer, error) {
+func (s *Server) resolveConflict(r *http.Request) (pages.Answer, error) {
 	act := enrolment.ConflictAct(r.PostFormValue("act"))
 	return s.decide(r, "flash.conflict_resolved", func(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 		return s.Enrolments.ResolveConflict(ctx, by, id, enrolment.ConflictResolution{Act: act, Client: r.PostFormValue(
@@ -145,43 +146,43 @@ func (s *Server) resolveConflict(r *http.Request) (answer, error) {
 }
 
 // retireDevice requires the typed id of the device, because retirement is final.
-func (s *Server) retireDevice(r *http.Request) (answer, error) {
+func (s *Server) retireDevice(r *http.Request) (pages.Answer, error) {
 	d, err := s.device(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if typed, err := fleet.ParseDeviceID(r.PostFormValue("confirm")); err != nil || typed != d.ID {
-		return answer{}, errNotConfirmed
+		return pages.Answer{}, pages.ErrNotConfirmed
 	}
-	return s.acted(r, d, "flash.retired", s.Devices.Retire(r.Context(), viewerOf(r.Context()).actor(), d.ID))
+	return s.acted(r, d, "flash.retired", s.Devices.Retire(r.Context(), pages.ViewerOf(r.Context()).Actor(), d.ID))
 }
 
 // acted redirects to the page with the button, and shows there that the act succeeded, or why it
 // failed.
-func (s *Server) acted(r *http.Request, d fleet.Device, key string, err error) (answer, error) {
+func (s *Server) acted(r *http.Request, d fleet.Device, key string, err error) (pages.Answer, error) {
 	return s.actedUndoable(r, d, key, err, nil)
 }
 
 // actedUndoable is acted for an act that undo takes back; nil if nothing does.
 func (s *Server) actedUndoable(r *http.Request, d fleet.Device, key string, err error,
-	undo takeBack) (answer, error) {
+	undo pages.TakeBack) (pages.Answer, error) {
 	switch {
 	case errors.Is(err, fleet.ErrConflict), errors.Is(err, fleet.ErrInvalid):
-		s.flash(r.Context(), ui.Flash{Bad: true, Text: explain(r.Context(), err)})
+		s.Flash(r.Context(), ui.Flash{Bad: true, Text: pages.Explain(r.Context(), err)})
 	case err != nil:
-		return answer{}, err
+		return pages.Answer{}, err
 	default:
-		done := ui.Flash{Text: text(r.Context(), key, "device", d.Title())}
-		s.flash(r.Context(), s.undoable(r.Context(), done, undo))
+		done := ui.Flash{Text: pages.Text(r.Context(), key, "device", d.Title())}
+		s.Flash(r.Context(), s.Undoable(r.Context(), done, undo))
 	}
-	if next := localPath(r.PostFormValue("next")); next != ui.PathHome {
-		return goTo(next)
+	if next := pages.LocalPath(r.PostFormValue("next")); next != ui.PathHome {
+		return pages.GoTo(next)
 	}
-	return goTo(ui.DevicePath(d.ID))
+	return pages.GoTo(ui.DevicePath(d.ID))
 }
 
 // undoChange takes back a change of a device's details. It refuses if they have changed again.
-func (s *Server) undoChange(before, after fleet.Device, p fleet.DevicePatch) takeBack {
+func (s *Server) undoChange(before, after fleet.Device, p fleet.DevicePatch) pages.TakeBack {
 	back := fleet.DevicePatch{}
 	if p.Name != nil && before.Name != after.Name {
 		back.Name = &before.Name
@@ -209,17 +210,17 @@ func (s *Server) undoChange(before, after fleet.Device, p fleet.DevicePatch) tak
 }
 
 // undoHold ends a hold that has just begun, or begins one again that has just ended.
-func (s *Server) undoHold(before, after fleet.Device) takeBack {
+func (s *Server) undoHold(before, after fleet.Device) pages.TakeBack {
 	return func(ctx context.Context, by fleet.Principal) error {
 		now, err := s.Devices.Device(ctx, after.ID)
 		if err != nil {
 			return err
 		}
-		if at := s.now(); now.Hold.Active(at) != after.Hold.Active(at) ||
+		if at := s.Now(); now.Hold.Active(at) != after.Hold.Active(at) ||
 			now.Hold != nil && after.Hold != nil && !now.Hold.Since.Equal(after.Hold.Since) {
 			return fleet.Refuse(fleet.ErrConflict, "undo_changed", "device", now.Title())
 		}
-		if !before.Hold.Active(s.now()) {
+		if !before.Hold.Active(s.Now()) {
 			_, err = s.Devices.Release(ctx, by, after.ID)
 			return err
 		}

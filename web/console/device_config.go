@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/telemetry"
+	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -21,22 +22,22 @@ import (
 // tabConfiguration is the tab of a device's settings.
 const tabConfiguration = "configuration"
 
-func (s *Server) showConfiguration(r *http.Request) (answer, error) {
+func (s *Server) showConfiguration(r *http.Request) (pages.Answer, error) {
 	d, err := s.device(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page, err := s.configurationPage(r, d)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 func (s *Server) configurationPage(r *http.Request, d fleet.Device) (ui.ConfigurationPage, error) {
 	ctx := r.Context()
 	page := ui.NewConfigurationPage(d, s.head(r, d, tabConfiguration))
-	page.CanRetire = viewerOf(ctx).actor().RoleOn(d).Allows(fleet.RoleAdmin)
+	page.CanRetire = pages.ViewerOf(ctx).Actor().RoleOn(d).Allows(fleet.RoleAdmin)
 	if st, ok := s.Enrolments.MQTT5State(d.ID); ok && d.RetiredAt == nil && d.Enrolment == fleet.EnrolmentEnrolled &&
 		page.Head.CanAct {
 		page.Credentials = &st
@@ -92,7 +93,7 @@ func (s *Server) deviceConfig(ctx context.Context, d fleet.Device) (ui.DeviceCon
 	if err == nil && vitals.At.After(c.At) && vitals.ConfigVersion != c.Version {
 		v.Running = &vitals.ConfigVersion // it was restarted on trial, or configured by others
 	}
-	return v, unless(err, fleet.ErrNotFound)
+	return v, pages.Unless(err, fleet.ErrNotFound)
 }
 
 // configCall returns the call that the page has just made, if it is in the address.
@@ -113,30 +114,30 @@ func (s *Server) configCall(r *http.Request, d fleet.Device) (*ui.ConfigCall, er
 }
 
 // readConfig reads the configuration from the device.
-func (s *Server) readConfig(r *http.Request) (answer, error) {
+func (s *Server) readConfig(r *http.Request) (pages.Answer, error) {
 	d, err := s.board(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	return s.callConfig(r, d, fleet.ToolConfigGet, struct{}{})
 }
 
 // applyConfig sends the changes of the form with the next version number: the device refuses a
 // version that is not newer than its own.
-func (s *Server) applyConfig(r *http.Request) (answer, error) {
+func (s *Server) applyConfig(r *http.Request) (pages.Answer, error) {
 	d, err := s.board(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if err := r.ParseForm(); err != nil {
-		return answer{}, formError(err)
+		return pages.Answer{}, pages.FormError(err)
 	}
 	view, err := s.deviceConfig(r.Context(), d)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if view.Config == nil {
-		return answer{}, fleet.Refuse(fleet.ErrInvalid, "config_unknown")
+		return pages.Answer{}, fleet.Refuse(fleet.ErrInvalid, "config_unknown")
 	}
 	changed, typed, ok := forms.ReadConfig(view.Fields, r.PostForm)
 	if problem := s.configProblem(r, view, changed, ok); problem != "" {
@@ -147,7 +148,7 @@ func (s *Server) applyConfig(r *http.Request) (answer, error) {
 		Values  map[string]any `json:"values"`
 	}{max(view.Config.Version, view.Config.Reverted) + 1, changed})
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	return s.callConfig(r, d, fleet.ToolConfigSet, map[string]string{"document": string(document)})
 }
@@ -158,26 +159,26 @@ func (s *Server) configProblem(r *http.Request, v ui.DeviceConfigView, changed m
 	base, err := strconv.ParseInt(r.PostFormValue("base"), 10, 64)
 	switch {
 	case !ok:
-		return text(ctx, "config.check_fields")
+		return pages.Text(ctx, "config.check_fields")
 	case err != nil || base != v.Config.Version:
-		return text(ctx, "config.newer", "version", v.Config.Version)
+		return pages.Text(ctx, "config.newer", "version", v.Config.Version)
 	case v.Running != nil:
-		return text(ctx, "config.stale", "version", *v.Running)
+		return pages.Text(ctx, "config.stale", "version", *v.Running)
 	case len(changed) == 0:
-		return text(ctx, "config.unchanged")
+		return pages.Text(ctx, "config.unchanged")
 	}
 	return ""
 }
 
 // configAgain shows the page again with the form as typed and its problem.
-func (s *Server) configAgain(r *http.Request, d fleet.Device, typed []forms.ConfigField, problem string) (answer,
+func (s *Server) configAgain(r *http.Request, d fleet.Device, typed []forms.ConfigField, problem string) (pages.Answer,
 	error) {
 	page, err := s.configurationPage(r, d)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Config.Fields, page.Config.Problem = typed, problem
-	return showAgain(page.Page())
+	return pages.ShowAgain(page.Page())
 }
 
 // awaitReport waits a moment until the device's report is stored: the next page shows it, also
@@ -192,20 +193,20 @@ func awaitReport(ctx context.Context, reports *fleet.Subscription) {
 }
 
 // callConfig makes an ordinary recorded call, and redirects to its outcome.
-func (s *Server) callConfig(r *http.Request, d fleet.Device, tool string, arguments any) (answer, error) {
+func (s *Server) callConfig(r *http.Request, d fleet.Device, tool string, arguments any) (pages.Answer, error) {
 	args, err := json.Marshal(arguments)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	reports := s.Events.Subscribe(8, func(e *fleet.Event) bool { return e.Kind == fleet.EventConfig && e.Device == d.ID })
 	defer reports.Close()
-	call, err := s.start(r, call.Request{Actor: viewerOf(r.Context()).actor(), Device: d.ID, Tool: tool,
+	call, err := s.start(r, call.Request{Actor: pages.ViewerOf(r.Context()).Actor(), Device: d.ID, Tool: tool,
 		Arguments: args})
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if c, err := s.Calls.Get(r.Context(), call.ID); err == nil && c.State == fleet.CallSucceeded {
 		awaitReport(r.Context(), reports)
 	}
-	return goTo(ui.DevicePath(d.ID, tabConfiguration) + "?" + url.Values{"call": {call.ID.String()}}.Encode())
+	return pages.GoTo(ui.DevicePath(d.ID, tabConfiguration) + "?" + url.Values{"call": {call.ID.String()}}.Encode())
 }

@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/telemetry"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -56,43 +57,43 @@ func (s *Server) imageOfBuild(ctx context.Context, c telemetry.CoreDump) (*ui.Im
 }
 
 // fetchCoreDump requests the core dump from the device.
-func (s *Server) fetchCoreDump(r *http.Request) (answer, error) {
+func (s *Server) fetchCoreDump(r *http.Request) (pages.Answer, error) {
 	d, err := s.board(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	ctx := r.Context()
-	by, back := viewerOf(ctx).actor(), ui.DevicePath(d.ID, "logs")
+	by, back := pages.ViewerOf(ctx).Actor(), ui.DevicePath(d.ID, "logs")
 	err = s.CoreDumps.Ask(ctx, by, d.ID)
 	if errors.Is(err, fleet.ErrConflict) {
-		return s.done(ctx, back, err, "")
+		return s.Done(ctx, back, err, "")
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	call, err := s.start(r, s.CoreDumps.UploadRequest(by, d.ID, r.PostFormValue("erase") != ""))
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if call, err = s.Calls.Get(ctx, call.ID); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if call.State == fleet.CallSucceeded {
 		s.flashOutcome(ctx, call, "crash.flash.fetched")
 	}
-	return goTo(back + "?" + url.Values{"call": {call.ID.String()}}.Encode())
+	return pages.GoTo(back + "?" + url.Values{"call": {call.ID.String()}}.Encode())
 }
 
 // sendCoreDump serves foreign bytes as a download only.
 func (s *Server) sendCoreDump(w http.ResponseWriter, r *http.Request) {
 	id, err := dumpID(chi.URLParam(r, "dump"))
 	if err != nil {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return
 	}
-	c, data, err := s.CoreDumps.Content(r.Context(), viewerOf(r.Context()).actor(), id)
+	c, data, err := s.CoreDumps.Content(r.Context(), pages.ViewerOf(r.Context()).Actor(), id)
 	if err != nil {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return
 	}
 	h := w.Header()
@@ -104,16 +105,16 @@ func (s *Server) sendCoreDump(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(data) // an error means that the reader has gone
 }
 
-func (s *Server) deleteCoreDump(r *http.Request) (answer, error) {
+func (s *Server) deleteCoreDump(r *http.Request) (pages.Answer, error) {
 	id, err := dumpID(chi.URLParam(r, "dump"))
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	ctx := r.Context()
 	c, err := s.CoreDumps.CoreDump(ctx, id)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	err = s.CoreDumps.Delete(ctx, viewerOf(ctx).actor(), id)
-	return s.done(ctx, ui.DevicePath(c.Device, "logs"), err, "crash.flash.deleted")
+	err = s.CoreDumps.Delete(ctx, pages.ViewerOf(ctx).Actor(), id)
+	return s.Done(ctx, ui.DevicePath(c.Device, "logs"), err, "crash.flash.deleted")
 }

@@ -13,6 +13,7 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/telemetry"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -36,32 +37,32 @@ type Reports interface {
 		map[fleet.DeviceID]time.Time, error)
 }
 
-func (s *Server) healthRoutes() []route {
+func (s *Server) healthRoutes() []pages.Route {
 	const device = ui.PathDevices + "/{device}"
-	return []route{
-		{method: http.MethodGet, pattern: device + "/health", role: fleet.RoleViewer, reach: access.Device,
-			page: s.showHealth},
-		{method: http.MethodGet, pattern: device + "/configuration", role: fleet.RoleViewer, reach: access.Device,
-			page: s.showConfiguration},
-		{method: http.MethodPost, pattern: device + "/config", role: fleet.RoleOperator, reach: access.Device,
-			page: s.applyConfig,
-			wait: call.MaxTimeout + 2*time.Minute},
-		{method: http.MethodPost, pattern: device + "/config/read", role: fleet.RoleOperator, reach: access.Device,
-			page: s.readConfig,
-			wait: call.MaxTimeout + 2*time.Minute},
+	return []pages.Route{
+		{Method: http.MethodGet, Pattern: device + "/health", Role: fleet.RoleViewer, Reach: access.Device,
+			Page: s.showHealth},
+		{Method: http.MethodGet, Pattern: device + "/configuration", Role: fleet.RoleViewer, Reach: access.Device,
+			Page: s.showConfiguration},
+		{Method: http.MethodPost, Pattern: device + "/config", Role: fleet.RoleOperator, Reach: access.Device,
+			Page: s.applyConfig,
+			Wait: call.MaxTimeout + 2*time.Minute},
+		{Method: http.MethodPost, Pattern: device + "/config/read", Role: fleet.RoleOperator, Reach: access.Device,
+			Page: s.readConfig,
+			Wait: call.MaxTimeout + 2*time.Minute},
 	}
 }
 
-func (s *Server) showHealth(r *http.Request) (answer, error) {
+func (s *Server) showHealth(r *http.Request) (pages.Answer, error) {
 	d, err := s.board(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page, err := s.healthPage(r, d)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 func (s *Server) healthPage(r *http.Request, d fleet.Device) (page ui.HealthPage, err error) {
@@ -75,7 +76,7 @@ func (s *Server) healthPage(r *http.Request, d fleet.Device) (page ui.HealthPage
 	}
 	page.Jobs.Always = page.Vitals.Reports
 	page.Trends, err = s.healthTrends(ctx, d, page.Vitals, ui.ParseHealthRange(r.URL.Query().Get("range"),
-		s.now().Sub(d.CreatedAt)))
+		s.Now().Sub(d.CreatedAt)))
 	return page, err
 }
 
@@ -105,7 +106,7 @@ func (s *Server) deviceVitals(ctx context.Context, d fleet.Device) (ui.DeviceVit
 			vitals.ConfigVersion = config.Version
 		}
 	}
-	return v, unless(err, fleet.ErrNotFound)
+	return v, pages.Unless(err, fleet.ErrNotFound)
 }
 
 // reporting reports whether the device's firmware sends reports: it has sent one, or it offers the
@@ -116,7 +117,7 @@ func (s *Server) reporting(ctx context.Context, id fleet.DeviceID) (bool, error)
 		return true, nil
 	}
 	inv, failed := s.Devices.Tools(ctx, id)
-	if err := cmp.Or(unless(err, fleet.ErrNotFound), unless(failed, fleet.ErrNotFound)); err != nil {
+	if err := cmp.Or(pages.Unless(err, fleet.ErrNotFound), pages.Unless(failed, fleet.ErrNotFound)); err != nil {
 		return false, err
 	}
 	return offers(inv, fleet.ToolConfigGet), nil
@@ -133,7 +134,7 @@ func offers(inv *fleet.Inventory, tool string) bool {
 // healthTrends returns the vitals over time, up to the latest report.
 func (s *Server) healthTrends(ctx context.Context, d fleet.Device, v ui.DeviceVitals, shown ui.HealthRange) (
 	ui.HealthTrends, error) {
-	trends := ui.HealthTrends{Device: v.Device, Shown: v.Reports, Range: shown, First: d.CreatedAt, To: s.now(),
+	trends := ui.HealthTrends{Device: v.Device, Shown: v.Reports, Range: shown, First: d.CreatedAt, To: s.Now(),
 		Heartbeat: v.Heartbeat}
 	if !v.Reports {
 		return trends, nil

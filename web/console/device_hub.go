@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -23,12 +24,12 @@ func (s *Server) timeline(ctx context.Context, list ui.ListURL, id fleet.DeviceI
 	v := ui.Timeline{Device: id, List: list}
 	f := fleet.TimelineFilter{Device: id, Limit: lineLength, Cursor: list.Get("cursor")}
 	v.Subject, f.Kinds = ui.ParseTimelineSubjects(list.Get("show"))
-	if day, err := time.ParseInLocation(time.DateOnly, list.Get("day"), viewerOf(ctx).zone); err == nil {
+	if day, err := time.ParseInLocation(time.DateOnly, list.Get("day"), pages.ViewerOf(ctx).Zone); err == nil {
 		f.Before = day.AddDate(0, 0, 1)
 	}
 	page, err := s.Devices.Timeline(ctx, f)
 	if errors.Is(err, fleet.ErrInvalid) {
-		v.Bad = explain(ctx, err)
+		v.Bad = pages.Explain(ctx, err)
 		return v, nil
 	}
 	if err != nil {
@@ -44,7 +45,7 @@ func (s *Server) timeline(ctx context.Context, list ui.ListURL, id fleet.DeviceI
 func (s *Server) cancelable(ctx context.Context, id fleet.DeviceID, line []fleet.TimelineEntry) (map[string]bool,
 	error) {
 	states := []fleet.CallState{fleet.CallPendingDevice, fleet.CallPending}
-	if !mayAct(ctx) || !slices.ContainsFunc(line, func(e fleet.TimelineEntry) bool {
+	if !pages.MayAct(ctx) || !slices.ContainsFunc(line, func(e fleet.TimelineEntry) bool {
 		return e.Kind == fleet.TimelineCall && slices.Contains(states, fleet.CallState(e.Code))
 	}) {
 		return nil, nil
@@ -60,13 +61,13 @@ func (s *Server) cancelable(ctx context.Context, id fleet.DeviceID, line []fleet
 // deviceActs returns the acts that the device's inventory offers to the viewer.
 func (s *Server) deviceActs(ctx context.Context, d fleet.Device) (ui.DeviceActs, error) {
 	a := ui.DeviceActs{Device: d.ID, Title: d.Title()}
-	if d.RetiredAt != nil || d.Enrolment != fleet.EnrolmentEnrolled || !mayActOn(ctx, d) || !d.IsBoard() {
+	if d.RetiredAt != nil || d.Enrolment != fleet.EnrolmentEnrolled || !pages.MayActOn(ctx, d) || !d.IsBoard() {
 		return a, nil // others have no screen, speaker or firmware, whatever their tools are named
 	}
-	by := viewerOf(ctx).actor()
+	by := pages.ViewerOf(ctx).Actor()
 	a.Offline = d.Presence != fleet.PresenceOnline && d.Presence != fleet.PresenceUnresponsive
 	inv, err := s.Devices.Tools(ctx, d.ID)
-	if err = unless(err, fleet.ErrNotFound); err != nil {
+	if err = pages.Unless(err, fleet.ErrNotFound); err != nil {
 		return a, err
 	}
 	may := func(tool string) bool { return offers(inv, tool) && by.Scope.AllowsTool(tool) }
@@ -178,7 +179,7 @@ type shownLine struct {
 
 // lineNews shows changed entries, and counts new ones. A new entry may belong below others: a
 // restart is recorded after the connection that followed it.
-func (v *deviceView) lineNews(ctx context.Context, u *updates) error {
+func (v *deviceView) lineNews(ctx context.Context, u *pages.Updates) error {
 	if v.tab != "" || v.line.list.Get("cursor") != "" || v.line.list.Get("day") != "" {
 		return nil
 	}
@@ -188,9 +189,9 @@ func (v *deviceView) lineNews(ctx context.Context, u *updates) error {
 	}
 	first, known := v.line.known == nil, make(map[string]bool, len(line.Entries))
 	for _, e := range slices.Backward(line.Entries) {
-		u.patches = append(u.patches, line.Row(e).Row())
+		u.Patches = append(u.Patches, line.Row(e).Row())
 		if known[e.Key] = true; !v.line.known[e.Key] && (!first || e.At.After(v.fresh.began)) {
-			u.fresh++
+			u.Fresh++
 		}
 	}
 	v.line.known = known

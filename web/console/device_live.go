@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/picture"
+	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -24,15 +25,15 @@ type deviceView struct {
 	fresh  newCalls
 }
 
-func (v *deviceView) pace() time.Duration { return paceRows }
+func (v *deviceView) Pace() time.Duration { return pages.PaceRows }
 
-// wants includes releases: a newer release is among the acts.
-func (v *deviceView) wants(e *fleet.Event) bool {
+// Wants includes releases: a newer release is among the acts.
+func (v *deviceView) Wants(e *fleet.Event) bool {
 	return e.Device == v.id || e.Kind == fleet.EventRelease && v.tab == ""
 }
 
-func (v *deviceView) begin(ctx context.Context) (u updates, err error) {
-	if u.patches, err = v.head(ctx); err != nil {
+func (v *deviceView) Begin(ctx context.Context) (u pages.Updates, err error) {
+	if u.Patches, err = v.head(ctx); err != nil {
 		return u, err
 	}
 	if v.tab == tabLogs {
@@ -73,7 +74,7 @@ func (v *deviceView) head(ctx context.Context) ([]templ.Component, error) {
 	return []templ.Component{templ.Join(parts...)}, nil
 }
 
-func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+func (v *deviceView) Render(ctx context.Context, events []fleet.Event) (u pages.Updates, err error) {
 	head := false
 	var calls []fleet.Call
 	for _, e := range events {
@@ -103,14 +104,14 @@ func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u update
 			return u, err
 		}
 	} else {
-		u.fresh = v.fresh.count(calls)
+		u.Fresh = v.fresh.count(calls)
 	}
 	if head {
 		patches, err := v.head(ctx)
 		if err != nil {
 			return u, err
 		}
-		u.patches = append(u.patches, patches...)
+		u.Patches = append(u.Patches, patches...)
 	}
 	return u, nil
 }
@@ -121,18 +122,18 @@ func changesActs(c fleet.Call) bool {
 }
 
 // deployed shows the progress of a deployment, on the tab with deployments.
-func (v *deviceView) deployed(ctx context.Context, u *updates) error {
+func (v *deviceView) deployed(ctx context.Context, u *pages.Updates) error {
 	if v.tab != "firmware" {
 		return nil
 	}
 	firmware, err := v.server.deviceUpdates(ctx, v.id)
-	u.patches = append(u.patches, firmware.View())
+	u.Patches = append(u.Patches, firmware.View())
 	return err
 }
 
 // call shows a call in the tables and next to the form that made it. The outcome is repeated once,
 // for a form whose response was still on its way.
-func (v *deviceView) call(ctx context.Context, c fleet.Call, u *updates) error {
+func (v *deviceView) call(ctx context.Context, c fleet.Call, u *pages.Updates) error {
 	view, err := v.server.callView(ctx, c, "")
 	if err != nil {
 		return err
@@ -140,22 +141,22 @@ func (v *deviceView) call(ctx context.Context, c fleet.Call, u *updates) error {
 	view.Compact = true
 	row := v.server.callRow(ctx, c, "")
 	row.NoDevice = true
-	u.patches = append(u.patches, row.Row())
+	u.Patches = append(u.Patches, row.Row())
 	shown := view.View()
 	if v.tab == "" || v.tab == "screen" {
 		shown = view.Brief()
 	}
 	if c.State.Final() {
-		u.again = append(u.again, shown)
+		u.Again = append(u.Again, shown)
 	} else {
-		u.patches = append(u.patches, shown)
+		u.Patches = append(u.Patches, shown)
 	}
 	return nil
 }
 
 // snapshot shows a picture that has just arrived: as the device's latest picture, and with its
 // call.
-func (v *deviceView) snapshot(ctx context.Context, subject string, u *updates) error {
+func (v *deviceView) snapshot(ctx context.Context, subject string, u *pages.Updates) error {
 	id, err := uuid.Parse(subject)
 	if err != nil {
 		return err
@@ -165,7 +166,7 @@ func (v *deviceView) snapshot(ctx context.Context, subject string, u *updates) e
 		return err
 	}
 	if shot.Kind == picture.SnapshotScreen {
-		u.patches = append(u.patches, snapshot(shot).View())
+		u.Patches = append(u.Patches, snapshot(shot).View())
 	}
 	if shot.Call == uuid.Nil {
 		return nil
@@ -177,12 +178,12 @@ func (v *deviceView) snapshot(ctx context.Context, subject string, u *updates) e
 	return v.call(ctx, c, u)
 }
 
-func (s *Server) newDeviceView(r *http.Request) (view, error) {
+func (s *Server) newDeviceView(r *http.Request) (pages.View, error) {
 	q := r.URL.Query()
 	id, err := fleet.ParseDeviceID(q.Get("id"))
 	if err != nil {
-		return nil, errNoPage
+		return nil, pages.ErrNoPage
 	}
 	return &deviceView{server: s, id: id, tab: q.Get("tab"), log: shownLog{filter: forms.NewLogFilter(q)},
-		line: shownLine{list: listURL(r, ui.DevicePath(id), "show", "day", "entry")}, fresh: newCalls{began: s.now()}}, nil
+		line: shownLine{list: pages.ListURL(r, ui.DevicePath(id), "show", "day", "entry")}, fresh: newCalls{began: s.Now()}}, nil
 }

@@ -6,13 +6,14 @@ import (
 	"github.com/a-h/templ"
 
 	"fleetd/fleet"
+	"fleetd/web/console/pages"
 )
 
 // reported shows the device's new report, on the tabs that contain it.
-func (v *deviceView) reported(ctx context.Context, kind fleet.EventKind, u *updates) error {
+func (v *deviceView) reported(ctx context.Context, kind fleet.EventKind, u *pages.Updates) error {
 	c, err := v.report(ctx, kind)
 	if c != nil && err == nil {
-		u.patches = append(u.patches, c)
+		u.Patches = append(u.Patches, c)
 	}
 	if err != nil || kind != fleet.EventVitals || v.tab != tabConfiguration {
 		return err

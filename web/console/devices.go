@@ -13,6 +13,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -28,7 +29,7 @@ var deviceListParams = []string{"q", "sort", "desc", "view", paramColumns}
 // deviceFilter reads the list's filter from its address.
 func deviceFilter(l ui.ListURL) (fleet.DeviceFilter, error) {
 	q, err := fleet.ParseQuery(l.Get("q"))
-	f := fleet.DeviceFilter{Query: q, Sort: fleet.SortName, Desc: l.Get("desc") != "", Limit: limitOf(l),
+	f := fleet.DeviceFilter{Query: q, Sort: fleet.SortName, Desc: l.Get("desc") != "", Limit: pages.LimitOf(l),
 		Cursor: l.Get("cursor")}
 	switch sort := fleet.DeviceSort(l.Get("sort")); sort {
 	case fleet.SortName, fleet.SortBoard, fleet.SortVersion, fleet.SortPresence, fleet.SortLastSeen, fleet.SortCreated:
@@ -37,29 +38,29 @@ func deviceFilter(l ui.ListURL) (fleet.DeviceFilter, error) {
 	return f, err
 }
 
-func (s *Server) listRoutes() []route {
-	return []route{{method: http.MethodGet, pattern: ui.PathDevices, role: fleet.RoleViewer, reach: access.List,
-		page: s.listDevices}}
+func (s *Server) listRoutes() []pages.Route {
+	return []pages.Route{{Method: http.MethodGet, Pattern: ui.PathDevices, Role: fleet.RoleViewer, Reach: access.List,
+		Page: s.listDevices}}
 }
 
-func (s *Server) listDevices(r *http.Request) (answer, error) {
+func (s *Server) listDevices(r *http.Request) (pages.Answer, error) {
 	if asked := r.URL.Query()[paramColumns]; len(asked) > 1 { // as a form sends its boxes
-		l := listURL(r, ui.PathDevices, deviceListParams...)
+		l := pages.ListURL(r, ui.PathDevices, deviceListParams...)
 		columns := ui.ReadColumns(strings.Join(asked, ","))
-		return answer{location: l.With(paramColumns, cmp.Or(columns.String(), noColumns))}, nil
+		return pages.Answer{Location: l.With(paramColumns, cmp.Or(columns.String(), noColumns))}, nil
 	}
 	page, err := s.devicesPage(r)
-	if errorCode(err) == "invalid_cursor" { // the cursor of a list with another order
-		return goTo(page.List.At(""))
+	if pages.ErrorCode(err) == "invalid_cursor" { // the cursor of a list with another order
+		return pages.GoTo(page.List.At(""))
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	a := answer{page: page.Page()}
+	a := pages.Answer{Page: page.Page()}
 	if page.List.Get(paramColumns) != "" {
-		a.cookie, a.value = cookieColumns, page.List.Get(paramColumns)
-		if a.value != ui.ColumnsDefault {
-			a.value = cmp.Or(page.Columns.String(), noColumns)
+		a.Cookie, a.Value = cookieColumns, page.List.Get(paramColumns)
+		if a.Value != ui.ColumnsDefault {
+			a.Value = cmp.Or(page.Columns.String(), noColumns)
 		}
 	}
 	return a, nil
@@ -68,7 +69,7 @@ func (s *Server) listDevices(r *http.Request) (answer, error) {
 // deviceColumns returns the columns in the address, or else those that the browser showed last. It
 // reports whether the viewer chose them.
 func deviceColumns(r *http.Request) (columns ui.Columns, chosen bool) {
-	names := cmp.Or(r.URL.Query().Get(paramColumns), cookie(r, cookieColumns), ui.ColumnsDefault)
+	names := cmp.Or(r.URL.Query().Get(paramColumns), pages.Cookie(r, cookieColumns), ui.ColumnsDefault)
 	if names == ui.ColumnsDefault {
 		return ui.DefaultColumns, false
 	}
@@ -77,12 +78,13 @@ func deviceColumns(r *http.Request) (columns ui.Columns, chosen bool) {
 
 func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
 	ctx := r.Context()
-	page := ui.DevicesPage{List: listURL(r, ui.PathDevices, deviceListParams...), CanAct: mayAct(ctx), Setup: s.setup(ctx)}
+	page := ui.DevicesPage{List: pages.ListURL(r, ui.PathDevices, deviceListParams...), CanAct: pages.MayAct(ctx),
+		Setup: s.setup(ctx)}
 	var chosen bool
 	page.Columns, chosen = deviceColumns(r)
 	page.Wall = page.List.Get("view") == ui.ViewWall
 	page.Query = page.List.Get("q")
-	page.CanRetire = viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)
+	page.CanRetire = pages.ViewerOf(ctx).Actor().Role.Allows(fleet.RoleAdmin)
 	summary, err := s.summary(ctx)
 	if err != nil {
 		return page, err
@@ -97,10 +99,10 @@ func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
 	if page.Saved.Counts, err = s.countFilters(ctx, page.Saved.Filters); err != nil {
 		return page, err
 	}
-	page.Saved.CanSave = viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleOperator)
+	page.Saved.CanSave = pages.ViewerOf(ctx).Actor().FleetRole().Allows(fleet.RoleOperator)
 	f, err := deviceFilter(page.List)
 	if err != nil {
-		page.BadQuery = explain(ctx, err)
+		page.BadQuery = pages.Explain(ctx, err)
 		return page, nil
 	}
 	f.Pictured = page.Wall
@@ -153,8 +155,8 @@ func (s *Server) countDevices(ctx context.Context, q fleet.Query, all int) (int,
 }
 
 func (s *Server) setup(ctx context.Context) ui.Setup {
-	setup := ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: mayAct(ctx),
-		CanFlash: mayKeepFirmware(ctx), CanCreate: mayAdmin(ctx), Local: LocalOnly(s.OTAURL)}
+	setup := ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: pages.MayAct(ctx),
+		CanFlash: pages.MayKeepFirmware(ctx), CanCreate: pages.MayAdmin(ctx), Local: pages.LocalOnly(s.OTAURL)}
 	if s.NetworkURL != "" {
 		setup.NetworkOTAURL = otaURL(s.NetworkURL)
 	}
@@ -212,7 +214,7 @@ func (s *Server) summary(ctx context.Context) (fleetSummary, error) {
 	}
 	s.summaries.mu.Lock()
 	defer s.summaries.mu.Unlock()
-	if age := s.now().Sub(s.summaries.last.at); s.summaries.last.fleet > 0 && age >= 0 && age < summaryAge {
+	if age := s.Now().Sub(s.summaries.last.at); s.summaries.last.fleet > 0 && age >= 0 && age < summaryAge {
 		return s.summaries.last, nil
 	}
 	g, err := s.countFleet(ctx)
@@ -223,7 +225,7 @@ func (s *Server) summary(ctx context.Context) (fleetSummary, error) {
 }
 
 func (s *Server) countFleet(ctx context.Context) (fleetSummary, error) {
-	g := fleetSummary{at: s.now()}
+	g := fleetSummary{at: s.Now()}
 	boards, err := s.Devices.CountBy(ctx, fleet.Query{}, "board")
 	if err != nil {
 		return fleetSummary{}, err

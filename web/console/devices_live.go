@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -22,14 +23,14 @@ type listView struct {
 	first  []fleet.Device
 }
 
-func (s *Server) newListView(r *http.Request) (view, error) {
-	f, err := deviceFilter(listURL(r, ui.PathDevices, "q", "sort", "desc"))
+func (s *Server) newListView(r *http.Request) (pages.View, error) {
+	f, err := deviceFilter(pages.ListURL(r, ui.PathDevices, "q", "sort", "desc"))
 	if err != nil {
 		return nil, err
 	}
 	shows, _ := deviceColumns(r)
 	v := &listView{server: s, query: f.Query, shows: shows, rows: map[fleet.DeviceID]bool{},
-		seen: map[fleet.DeviceID]bool{}, began: s.now()}
+		seen: map[fleet.DeviceID]bool{}, began: s.Now()}
 	found, err := s.Devices.Devices(r.Context(), f)
 	if err != nil {
 		return nil, err
@@ -41,18 +42,18 @@ func (s *Server) newListView(r *http.Request) (view, error) {
 	return v, nil
 }
 
-func (v *listView) pace() time.Duration { return paceCounts }
+func (v *listView) Pace() time.Duration { return pages.PaceCounts }
 
-func (v *listView) wants(e *fleet.Event) bool {
+func (v *listView) Wants(e *fleet.Event) bool {
 	return v.rows[e.Device] && (e.Kind == fleet.EventPresence || e.Kind == fleet.EventInventory ||
 		e.Kind == fleet.EventConversation) ||
 		e.Kind == fleet.EventDevice
 }
 
-func (v *listView) begin(ctx context.Context) (u updates, err error) {
+func (v *listView) Begin(ctx context.Context) (u pages.Updates, err error) {
 	var recent []fleet.Device
 	for _, d := range v.first {
-		if v.began.Sub(d.PresenceSince) < loading {
+		if v.began.Sub(d.PresenceSince) < pages.Loading {
 			recent = append(recent, d)
 		}
 	}
@@ -60,7 +61,7 @@ func (v *listView) begin(ctx context.Context) (u updates, err error) {
 	return u, v.show(ctx, recent, &u)
 }
 
-func (v *listView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+func (v *listView) Render(ctx context.Context, events []fleet.Event) (u pages.Updates, err error) {
 	var ids []fleet.DeviceID
 	for _, e := range events {
 		if v.rows[e.Device] || !v.seen[e.Device] {
@@ -72,7 +73,7 @@ func (v *listView) render(ctx context.Context, events []fleet.Event) (u updates,
 		if err != nil {
 			return u, err
 		}
-		u.later = u.later || len(devices) < len(chunk) // a new device reaches the store a moment after the event
+		u.Later = u.Later || len(devices) < len(chunk) // a new device reaches the store a moment after the event
 		if err := v.show(ctx, devices, &u); err != nil {
 			return u, err
 		}
@@ -80,7 +81,7 @@ func (v *listView) render(ctx context.Context, events []fleet.Event) (u updates,
 	return u, nil
 }
 
-func (v *listView) show(ctx context.Context, devices []fleet.Device, u *updates) error {
+func (v *listView) show(ctx context.Context, devices []fleet.Device, u *pages.Updates) error {
 	var shown []fleet.Device
 	for _, d := range devices {
 		if v.rows[d.ID] {
@@ -91,18 +92,18 @@ func (v *listView) show(ctx context.Context, devices []fleet.Device, u *updates)
 	}
 	rows, err := v.server.deviceRows(ctx, shown, v.shows)
 	for _, row := range rows {
-		u.patches = append(u.patches, row.Row())
+		u.Patches = append(u.Patches, row.Row())
 	}
 	return err
 }
 
 // count counts a device that is not on the page but matches its filter now.
-func (v *listView) count(d fleet.Device, u *updates) {
+func (v *listView) count(d fleet.Device, u *pages.Updates) {
 	if v.seen[d.ID] || d.CreatedAt.Before(v.began) || v.query.Asks("tool") {
 		return
 	}
-	if _, fits := v.query.Match(d, nil, v.server.now()); fits {
+	if _, fits := v.query.Match(d, nil, v.server.Now()); fits {
 		v.seen[d.ID] = true
-		u.fresh++
+		u.Fresh++
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -23,7 +24,7 @@ func (s *Server) deviceRows(ctx context.Context, devices []fleet.Device, columns
 	}
 	rows := make([]ui.DeviceRow, len(devices))
 	for i, d := range devices {
-		rows[i] = ui.NewDeviceRow(d, s.now(), mayActOn(ctx, d))
+		rows[i] = ui.NewDeviceRow(d, s.Now(), pages.MayActOn(ctx, d))
 		rows[i].Talking = s.talking(d.ID)
 		rows[i].Columns = columns
 		rows[i].DeviceDetails = details[d.ID]

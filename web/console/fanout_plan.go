@@ -15,6 +15,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -24,7 +25,7 @@ import (
 const toolSample = fleet.MaxLimit
 
 // planFanOut shows the steps to a fan-out: audience, tool, arguments, preview.
-func (s *Server) planFanOut(r *http.Request) (answer, error) {
+func (s *Server) planFanOut(r *http.Request) (pages.Answer, error) {
 	form := r.URL.Query()
 	page, err := s.fanOutPage(r.Context(), form)
 	if err != nil || page.Problem != "" || page.Form == nil {
@@ -60,21 +61,21 @@ func hasArguments(form url.Values) bool {
 }
 
 // showPlan shows the page, with the errors that the operator can correct.
-func showPlan(page ui.FanOutNewPage, err error) (answer, error) {
+func showPlan(page ui.FanOutNewPage, err error) (pages.Answer, error) {
 	switch {
 	case err != nil:
-		return answer{}, err
+		return pages.Answer{}, err
 	case page.Problem != "":
-		return showAgain(page.Page())
+		return pages.ShowAgain(page.Page())
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // createFanOut starts the previewed fan-out. It resolves the audience again, and compares the typed
 // count with the new result.
-func (s *Server) createFanOut(r *http.Request) (answer, error) {
+func (s *Server) createFanOut(r *http.Request) (pages.Answer, error) {
 	if err := r.ParseForm(); err != nil {
-		return answer{}, formError(err)
+		return pages.Answer{}, pages.FormError(err)
 	}
 	ctx := r.Context()
 	page, err := s.fanOutPage(ctx, r.PostForm)
@@ -82,7 +83,7 @@ func (s *Server) createFanOut(r *http.Request) (answer, error) {
 		return showPlan(page, err)
 	}
 	if page.Form == nil {
-		return answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_tool.none")
+		return pages.Answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_tool.none")
 	}
 	request, err := s.previewFanOut(ctx, &page, r.PostForm)
 	if err != nil || page.Problem != "" {
@@ -90,24 +91,24 @@ func (s *Server) createFanOut(r *http.Request) (answer, error) {
 	}
 	typed := strings.TrimSpace(r.PostForm.Get("confirm"))
 	if page.Preview.MustType() && typed != strconv.Itoa(page.Preview.Targets) {
-		page.Problem = text(ctx, "fanout.count_differs", "n", page.Preview.Targets)
+		page.Problem = pages.Text(ctx, "fanout.count_differs", "n", page.Preview.Targets)
 		return showPlan(page, nil)
 	}
 	request.Confirm, _ = strconv.Atoi(typed)
 	f, err := s.FanOuts.Create(ctx, request)
 	if errors.Is(err, fleet.ErrInvalid) {
-		page.Problem = explain(ctx, err)
+		page.Problem = pages.Explain(ctx, err)
 		return showPlan(page, nil)
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return goTo(ui.FanOutPath(f.ID.String()))
+	return pages.GoTo(ui.FanOutPath(f.ID.String()))
 }
 
 // fanOutPage reads audience and tool.
 func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewPage, error) {
-	page := ui.FanOutNewPage{Query: form.Get("q"), ByQuery: !form.Has("d"), CanAct: mayAct(ctx)}
+	page := ui.FanOutNewPage{Query: form.Get("q"), ByQuery: !form.Has("d"), CanAct: pages.MayAct(ctx)}
 	page.MaxInFlight, _ = strconv.Atoi(form.Get("max_in_flight"))
 	page.Interrupt = form.Get("interrupt") != ""
 	for _, text := range form["d"] {
@@ -119,7 +120,7 @@ func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewP
 	if form.Has("retry") {
 		id, err := uuid.Parse(form.Get("retry"))
 		if err != nil {
-			return page, errNoPage
+			return page, pages.ErrNoPage
 		}
 		if first, err = s.FanOuts.Get(ctx, id); err != nil {
 			return page, err
@@ -136,7 +137,7 @@ func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewP
 	page.OfflineWait = wait
 	sample, problem, err := s.audience(ctx, &page)
 	if problem != nil {
-		page.Problem = explain(ctx, problem)
+		page.Problem = pages.Explain(ctx, problem)
 		return page, nil
 	}
 	if err != nil {
@@ -153,13 +154,13 @@ func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewP
 		}
 		page.Form = ui.NewToolForm(page.Tools[i], last)
 		if badWait != nil {
-			page.Problem = explain(ctx, badWait)
+			page.Problem = pages.Explain(ctx, badWait)
 			refill(page.Form, form)
 		}
 		return page, err
 	}
 	if name != "" {
-		page.Problem = text(ctx, "fanout.no_such_tool", "tool", fleet.CleanText(name, 80))
+		page.Problem = pages.Text(ctx, "fanout.no_such_tool", "tool", fleet.CleanText(name, 80))
 	}
 	return page, nil
 }
@@ -232,10 +233,10 @@ func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form
 	args, shown, ok := forms.Arguments(page.Form.Fields, form)
 	page.Form.Fields = shown
 	if !ok {
-		page.Problem = text(ctx, "tools.check_fields")
+		page.Problem = pages.Text(ctx, "tools.check_fields")
 		return call.FanOutRequest{}, nil
 	}
-	request := call.FanOutRequest{Actor: viewerOf(ctx).actor(), Tool: page.Form.Tool.Name, Arguments: args,
+	request := call.FanOutRequest{Actor: pages.ViewerOf(ctx).Actor(), Tool: page.Form.Tool.Name, Arguments: args,
 		MaxInFlight: page.MaxInFlight, OfflineWait: page.OfflineWait, Interrupt: page.Interrupt}
 	if page.Retry != uuid.Nil {
 		request.RetryOf = page.Retry
@@ -246,7 +247,7 @@ func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form
 	}
 	preview, err := s.FanOuts.Preview(ctx, request)
 	if errors.Is(err, fleet.ErrInvalid) {
-		page.Problem = explain(ctx, err)
+		page.Problem = pages.Explain(ctx, err)
 		return request, nil
 	}
 	if err == nil {
@@ -256,5 +257,5 @@ func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form
 }
 
 func (s *Server) lastArguments(ctx context.Context, tool fleet.Tool) (json.RawMessage, error) {
-	return s.Calls.LastArguments(ctx, viewerOf(ctx).actor(), tool.Name)
+	return s.Calls.LastArguments(ctx, pages.ViewerOf(ctx).Actor(), tool.Name)
 }

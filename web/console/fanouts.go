@@ -16,6 +16,7 @@ import (
 	"fleetd/fleet/compare"
 	"fleetd/fleet/heavy"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -30,37 +31,37 @@ func answerGrouping(q url.Values) call.AnswerGrouping {
 	return by
 }
 
-func (s *Server) fanOutRoutes() []route {
+func (s *Server) fanOutRoutes() []pages.Route {
 	const viewer, operator = fleet.RoleViewer, fleet.RoleOperator
 	const get, post = http.MethodGet, http.MethodPost
 	const one = ui.PathFanOuts + "/{fanout}"
-	return []route{
-		{method: get, pattern: ui.PathFanOuts, role: viewer, reach: access.List, page: s.listFanOuts},
-		{method: get, pattern: ui.PathFanOutNew, role: operator, reach: access.Audience, page: s.planFanOut,
-			heavy: heavy.Preview},
-		{method: post, pattern: ui.PathFanOuts, role: operator, reach: access.Audience, page: s.createFanOut,
-			heavy: heavy.Preview},
-		{method: get, pattern: one, role: viewer, reach: access.Audience, page: s.showFanOut},
-		{method: get, pattern: one + "/answers.csv", role: viewer, reach: access.Audience, raw: s.sendAnswers,
-			wait: 2 * time.Minute, heavy: heavy.Export},
-		{method: post, pattern: one + "/cancel", role: operator, reach: access.Audience, page: s.cancelFanOut},
+	return []pages.Route{
+		{Method: get, Pattern: ui.PathFanOuts, Role: viewer, Reach: access.List, Page: s.listFanOuts},
+		{Method: get, Pattern: ui.PathFanOutNew, Role: operator, Reach: access.Audience, Page: s.planFanOut,
+			Heavy: heavy.Preview},
+		{Method: post, Pattern: ui.PathFanOuts, Role: operator, Reach: access.Audience, Page: s.createFanOut,
+			Heavy: heavy.Preview},
+		{Method: get, Pattern: one, Role: viewer, Reach: access.Audience, Page: s.showFanOut},
+		{Method: get, Pattern: one + "/answers.csv", Role: viewer, Reach: access.Audience, Raw: s.sendAnswers,
+			Wait: 2 * time.Minute, Heavy: heavy.Export},
+		{Method: post, Pattern: one + "/cancel", Role: operator, Reach: access.Audience, Page: s.cancelFanOut},
 	}
 }
 
-func (s *Server) listFanOuts(r *http.Request) (answer, error) {
-	page := ui.FanOutsPage{List: listURL(r, ui.PathFanOuts), CanAct: mayAct(r.Context())}
-	found, err := s.FanOuts.List(r.Context(), limitOf(page.List), page.List.Get("cursor"))
-	if errorCode(err) == "invalid_cursor" {
-		return goTo(page.List.At(""))
+func (s *Server) listFanOuts(r *http.Request) (pages.Answer, error) {
+	page := ui.FanOutsPage{List: pages.ListURL(r, ui.PathFanOuts), CanAct: pages.MayAct(r.Context())}
+	found, err := s.FanOuts.List(r.Context(), pages.LimitOf(page.List), page.List.Get("cursor"))
+	if pages.ErrorCode(err) == "invalid_cursor" {
+		return pages.GoTo(page.List.At(""))
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Next = found.Next
 	if page.Rows, err = s.fanOutRows(r.Context(), found.Items); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // fanOutRows returns the rows of fan-outs with their progress. A complete fan-out has called all
@@ -81,29 +82,29 @@ func (s *Server) fanOutRows(ctx context.Context, all []call.FanOut) ([]ui.FanOut
 	return rows, nil
 }
 
-func (s *Server) showFanOut(r *http.Request) (answer, error) {
+func (s *Server) showFanOut(r *http.Request) (pages.Answer, error) {
 	id, err := fanOutID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	progress, err := s.fanOutProgress(r.Context(), id, answerGrouping(r.URL.Query()))
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page := ui.FanOutPage{FanOut: progress.FanOut, Progress: progress, CanAct: progress.CanAct}
 	if page.Skipped, err = s.FanOuts.Skipped(r.Context(), id); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if page.Compare, err = s.compareFanOut(r.Context(), progress); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 func fanOutID(r *http.Request) (uuid.UUID, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "fanout"))
 	if err != nil {
-		return id, errNoPage
+		return id, pages.ErrNoPage
 	}
 	return id, nil
 }
@@ -111,7 +112,7 @@ func fanOutID(r *http.Request) (uuid.UUID, error) {
 // fanOutProgress returns the changing part of a fan-out's page.
 func (s *Server) fanOutProgress(ctx context.Context, id uuid.UUID, by call.AnswerGrouping) (p ui.FanOutProgress,
 	err error) {
-	p.CanAct = mayAct(ctx)
+	p.CanAct = pages.MayAct(ctx)
 	if p.FanOut, err = s.FanOuts.Get(ctx, id); err != nil {
 		return p, err
 	}
@@ -123,22 +124,22 @@ func (s *Server) fanOutProgress(ctx context.Context, id uuid.UUID, by call.Answe
 	return p, err
 }
 
-func (s *Server) cancelFanOut(r *http.Request) (answer, error) {
+func (s *Server) cancelFanOut(r *http.Request) (pages.Answer, error) {
 	id, err := fanOutID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	ctx := r.Context()
-	err = s.FanOuts.Cancel(ctx, viewerOf(ctx).actor(), id)
+	err = s.FanOuts.Cancel(ctx, pages.ViewerOf(ctx).Actor(), id)
 	switch {
-	case errorCode(err) == "not_running": // it ended while the button was pressed
-		s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
+	case pages.ErrorCode(err) == "not_running": // it ended while the button was pressed
+		s.Flash(ctx, ui.Flash{Bad: true, Text: pages.Explain(ctx, err)})
 	case err != nil:
-		return answer{}, err
+		return pages.Answer{}, err
 	default:
-		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.fanout_canceled")})
+		s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.fanout_canceled")})
 	}
-	return goTo(ui.FanOutPath(id.String()))
+	return pages.GoTo(ui.FanOutPath(id.String()))
 }
 
 // sendAnswers sends the answers of all devices as a file.
@@ -149,7 +150,7 @@ func (s *Server) sendAnswers(w http.ResponseWriter, r *http.Request) {
 		_, err = s.FanOuts.Get(ctx, id)
 	}
 	if err != nil {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return
 	}
 	h := w.Header()

@@ -10,25 +10,26 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
 // A fanOutsView follows the list of fan-outs.
 type fanOutsView struct{ server *Server }
 
-func (v fanOutsView) pace() time.Duration { return paceCounts }
+func (v fanOutsView) Pace() time.Duration { return pages.PaceCounts }
 
-func (v fanOutsView) wants(e *fleet.Event) bool { return e.Kind == fleet.EventFanOut }
+func (v fanOutsView) Wants(e *fleet.Event) bool { return e.Kind == fleet.EventFanOut }
 
-func (v fanOutsView) begin(context.Context) (updates, error) { return updates{}, nil }
+func (v fanOutsView) Begin(context.Context) (pages.Updates, error) { return pages.Updates{}, nil }
 
-func (v fanOutsView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+func (v fanOutsView) Render(ctx context.Context, events []fleet.Event) (u pages.Updates, err error) {
 	for _, e := range events {
 		row, err := v.server.fanOutRow(ctx, e.Subject)
 		if err != nil {
 			return u, err
 		}
-		u.patches = append(u.patches, row.Row())
+		u.Patches = append(u.Patches, row.Row())
 	}
 	return u, nil
 }
@@ -58,43 +59,43 @@ type fanOutView struct {
 	last   ui.FanOutProgress
 }
 
-func (v *fanOutView) pace() time.Duration { return paceCounts / 2 }
+func (v *fanOutView) Pace() time.Duration { return pages.PaceCounts / 2 }
 
-func (v *fanOutView) wants(e *fleet.Event) bool {
+func (v *fanOutView) Wants(e *fleet.Event) bool {
 	return e.Kind == fleet.EventFanOut && e.Subject == v.id.String()
 }
 
-func (v *fanOutView) begin(ctx context.Context) (updates, error) {
-	ctx, cancel := context.WithTimeout(ctx, pageRead)
+func (v *fanOutView) Begin(ctx context.Context) (pages.Updates, error) {
+	ctx, cancel := context.WithTimeout(ctx, pages.ReadLimit)
 	defer cancel()
 	p, err := v.server.fanOutProgress(ctx, v.id, v.by)
 	if err != nil {
 		return v.withoutDatabase(err)
 	}
 	v.last = p
-	return updates{patches: []templ.Component{p.View()}}, nil
+	return pages.Updates{Patches: []templ.Component{p.View()}}, nil
 }
 
 // withoutDatabase shows the last progress, and that the fan-out waits.
-func (v *fanOutView) withoutDatabase(err error) (updates, error) {
+func (v *fanOutView) withoutDatabase(err error) (pages.Updates, error) {
 	block := v.server.FanOuts.Blocked(v.id)
-	if block == nil && statusOf(err) == http.StatusServiceUnavailable && v.last.FanOut.State == call.FanOutRunning {
-		return updates{later: true}, nil // the fan-out notices in a moment
+	if block == nil && pages.StatusOf(err) == http.StatusServiceUnavailable && v.last.FanOut.State == call.FanOutRunning {
+		return pages.Updates{Later: true}, nil // the fan-out notices in a moment
 	}
 	if block == nil || v.last.FanOut.ID == uuid.Nil {
-		return updates{}, err
+		return pages.Updates{}, err
 	}
 	v.last.Counts.Blocked = block
-	return updates{patches: []templ.Component{v.last.View()}}, nil
+	return pages.Updates{Patches: []templ.Component{v.last.View()}}, nil
 }
 
-func (v *fanOutView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
-	return v.begin(ctx)
+func (v *fanOutView) Render(ctx context.Context, _ []fleet.Event) (pages.Updates, error) {
+	return v.Begin(ctx)
 }
 
-func (s *Server) newFanOutsView(*http.Request) (view, error) { return fanOutsView{s}, nil }
+func (s *Server) newFanOutsView(*http.Request) (pages.View, error) { return fanOutsView{s}, nil }
 
-func (s *Server) newFanOutView(r *http.Request) (view, error) {
-	id, err := subjectID(r)
+func (s *Server) newFanOutView(r *http.Request) (pages.View, error) {
+	id, err := pages.SubjectID(r)
 	return &fanOutView{server: s, id: id, by: answerGrouping(r.URL.Query())}, err
 }

@@ -13,72 +13,73 @@ import (
 	"fleetd/fleet"
 	"fleetd/internal/bounded"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
-func (s *Server) filterRoutes() []route {
-	return []route{
-		{method: http.MethodPost, pattern: ui.PathFilters, role: fleet.RoleOperator, reach: access.Fleet,
-			page: s.saveFilter},
-		{method: http.MethodPost, pattern: ui.PathFilters + "/{filter}/delete", role: fleet.RoleOperator,
-			reach: access.Fleet, page: s.deleteFilter},
-		{method: http.MethodPost, pattern: ui.PathFilters + "/{filter}/rename", role: fleet.RoleOperator,
-			reach: access.Fleet, page: s.renameFilter},
+func (s *Server) filterRoutes() []pages.Route {
+	return []pages.Route{
+		{Method: http.MethodPost, Pattern: ui.PathFilters, Role: fleet.RoleOperator, Reach: access.Fleet,
+			Page: s.saveFilter},
+		{Method: http.MethodPost, Pattern: ui.PathFilters + "/{filter}/delete", Role: fleet.RoleOperator,
+			Reach: access.Fleet, Page: s.deleteFilter},
+		{Method: http.MethodPost, Pattern: ui.PathFilters + "/{filter}/rename", Role: fleet.RoleOperator,
+			Reach: access.Fleet, Page: s.renameFilter},
 	}
 }
 
 // saveFilter saves the query of a device list under a title.
-func (s *Server) saveFilter(r *http.Request) (answer, error) {
+func (s *Server) saveFilter(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	f := fleet.Filter{Name: r.PostFormValue("name"), Title: r.PostFormValue("title"), Query: r.URL.Query().Get("q")}
-	saved, err := s.Filters.Create(ctx, viewerOf(ctx).actor(), f)
+	saved, err := s.Filters.Create(ctx, pages.ViewerOf(ctx).Actor(), f)
 	if err != nil {
 		return s.refuseFilter(r, f, err)
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
-	return goTo(ui.QueryPath(saved.Query))
+	s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.saved")})
+	return pages.GoTo(ui.QueryPath(saved.Query))
 }
 
 // refuseFilter shows the list with the form as typed, and why it was refused.
-func (s *Server) refuseFilter(r *http.Request, typed fleet.Filter, why error) (answer, error) {
-	if status := statusOf(why); status != http.StatusUnprocessableEntity && status != http.StatusConflict {
-		return answer{}, why
+func (s *Server) refuseFilter(r *http.Request, typed fleet.Filter, why error) (pages.Answer, error) {
+	if status := pages.StatusOf(why); status != http.StatusUnprocessableEntity && status != http.StatusConflict {
+		return pages.Answer{}, why
 	}
 	page, err := s.devicesPage(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Saved.Change, page.Saved.Name, page.Saved.Title = typed.ID, typed.Name, typed.Title
-	page.Saved.Problem = explain(r.Context(), why)
-	return showAgain(page.Page())
+	page.Saved.Problem = pages.Explain(r.Context(), why)
+	return pages.ShowAgain(page.Page())
 }
 
-func (s *Server) deleteFilter(r *http.Request) (answer, error) {
+func (s *Server) deleteFilter(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	id, err := uuid.Parse(chi.URLParam(r, "filter"))
 	if err != nil {
-		return answer{}, errNoPage
+		return pages.Answer{}, pages.ErrNoPage
 	}
-	if err := s.Filters.Delete(ctx, viewerOf(ctx).actor(), id); err != nil {
-		return answer{}, err
+	if err := s.Filters.Delete(ctx, pages.ViewerOf(ctx).Actor(), id); err != nil {
+		return pages.Answer{}, err
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
-	return goTo(ui.PathDevices)
+	s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.saved")})
+	return pages.GoTo(ui.PathDevices)
 }
 
-func (s *Server) renameFilter(r *http.Request) (answer, error) {
+func (s *Server) renameFilter(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	id, err := uuid.Parse(chi.URLParam(r, "filter"))
 	if err != nil {
-		return answer{}, errNoPage
+		return pages.Answer{}, pages.ErrNoPage
 	}
 	name, title := r.PostFormValue("name"), r.PostFormValue("title")
-	f, err := s.Filters.Update(ctx, viewerOf(ctx).actor(), id, fleet.FilterChange{Name: &name, Title: &title})
+	f, err := s.Filters.Update(ctx, pages.ViewerOf(ctx).Actor(), id, fleet.FilterChange{Name: &name, Title: &title})
 	if err != nil {
 		return s.refuseFilter(r, fleet.Filter{ID: id, Name: name, Title: title}, err)
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
-	return goTo(ui.QueryPath(f.Query))
+	s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.saved")})
+	return pages.GoTo(ui.QueryPath(f.Query))
 }
 
 // Ages of the counts of saved filters. Counts may lag a moment, because many filters cost more than
@@ -120,7 +121,7 @@ func (s *Server) countFilters(ctx context.Context, filters []fleet.Filter) ([]in
 	known, ok := c.scopes.Get(scope.Text)
 	age := time.Duration(0)
 	if ok = ok && known.queries == key.String(); ok {
-		age = s.now().Sub(known.at)
+		age = s.Now().Sub(known.at)
 		ok = age >= 0 && age < keptCounts
 	}
 	if !ok {
@@ -152,6 +153,6 @@ func (s *Server) countNow(ctx context.Context, scope, key string, queries []flee
 	c := &s.filterCounts
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.scopes.Add(scope, &countedFilters{at: s.now(), queries: key, counts: counts})
+	c.scopes.Add(scope, &countedFilters{at: s.Now(), queries: key, counts: counts})
 	return counts, nil
 }

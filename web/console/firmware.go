@@ -14,32 +14,33 @@ import (
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
 // firmwareRoutes are the pages of images and releases.
-func (s *Server) firmwareRoutes() []route {
+func (s *Server) firmwareRoutes() []pages.Route {
 	const viewer, operator, admin = fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin
 	image, release := ui.PathImages+"/{image}", ui.PathReleases+"/{release}"
-	return []route{
-		{method: "GET", pattern: ui.PathFirmware, role: viewer, reach: access.Shared, page: s.listReleases},
-		{method: "GET", pattern: ui.PathImages, role: viewer, reach: access.Shared, page: s.listImages},
-		{method: "POST", pattern: ui.PathImages, role: operator, reach: access.Fleet,
-			raw: s.uploadImages, body: uploadsBytes, heavy: heavy.Upload},
-		{method: "POST", pattern: ui.PathImages + "/confirm", role: operator, reach: access.Fleet, page: s.confirmImages},
-		{method: "GET", pattern: image, role: viewer, reach: access.Shared, page: s.showImage},
-		{method: "POST", pattern: image + "/edit", role: operator, reach: access.Fleet, page: s.editImage},
-		{method: "POST", pattern: image + "/manifest", role: operator, reach: access.Fleet,
-			page: s.signImage, body: manifestFormBytes, heavy: heavy.Upload},
-		{method: "POST", pattern: image + "/revoke", role: admin, reach: access.Fleet, page: s.revokeImage},
-		{method: "POST", pattern: image + "/delete", role: operator, reach: access.Fleet, page: s.deleteImage},
-		{method: "GET", pattern: ui.PathReleaseNew, role: operator, reach: access.Fleet, page: s.newRelease},
-		{method: "POST", pattern: ui.PathReleases, role: operator, reach: access.Fleet, page: s.createRelease},
-		{method: "GET", pattern: release, role: viewer, reach: access.Shared, page: s.showRelease},
-		{method: "GET", pattern: release + "/edit", role: operator, reach: access.Fleet, page: s.showReleaseEdit},
-		{method: "POST", pattern: release + "/edit", role: operator, reach: access.Fleet, page: s.editRelease},
-		{method: "POST", pattern: release + "/state", role: operator, reach: access.Fleet, page: s.setReleaseState},
-		{method: "POST", pattern: release + "/revoke", role: admin, reach: access.Fleet, page: s.revokeRelease},
+	return []pages.Route{
+		{Method: "GET", Pattern: ui.PathFirmware, Role: viewer, Reach: access.Shared, Page: s.listReleases},
+		{Method: "GET", Pattern: ui.PathImages, Role: viewer, Reach: access.Shared, Page: s.listImages},
+		{Method: "POST", Pattern: ui.PathImages, Role: operator, Reach: access.Fleet,
+			Raw: s.uploadImages, Body: uploadsBytes, Heavy: heavy.Upload},
+		{Method: "POST", Pattern: ui.PathImages + "/confirm", Role: operator, Reach: access.Fleet, Page: s.confirmImages},
+		{Method: "GET", Pattern: image, Role: viewer, Reach: access.Shared, Page: s.showImage},
+		{Method: "POST", Pattern: image + "/edit", Role: operator, Reach: access.Fleet, Page: s.editImage},
+		{Method: "POST", Pattern: image + "/manifest", Role: operator, Reach: access.Fleet,
+			Page: s.signImage, Body: manifestFormBytes, Heavy: heavy.Upload},
+		{Method: "POST", Pattern: image + "/revoke", Role: admin, Reach: access.Fleet, Page: s.revokeImage},
+		{Method: "POST", Pattern: image + "/delete", Role: operator, Reach: access.Fleet, Page: s.deleteImage},
+		{Method: "GET", Pattern: ui.PathReleaseNew, Role: operator, Reach: access.Fleet, Page: s.newRelease},
+		{Method: "POST", Pattern: ui.PathReleases, Role: operator, Reach: access.Fleet, Page: s.createRelease},
+		{Method: "GET", Pattern: release, Role: viewer, Reach: access.Shared, Page: s.showRelease},
+		{Method: "GET", Pattern: release + "/edit", Role: operator, Reach: access.Fleet, Page: s.showReleaseEdit},
+		{Method: "POST", Pattern: release + "/edit", Role: operator, Reach: access.Fleet, Page: s.editRelease},
+		{Method: "POST", Pattern: release + "/state", Role: operator, Reach: access.Fleet, Page: s.setReleaseState},
+		{Method: "POST", Pattern: release + "/revoke", Role: admin, Reach: access.Fleet, Page: s.revokeRelease},
 	}
 }
 
@@ -51,33 +52,33 @@ const (
 	offeredDrafts    = 20
 )
 
-func (s *Server) listReleases(r *http.Request) (answer, error) {
+func (s *Server) listReleases(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
-	page := ui.ReleasesPage{List: listURL(r, ui.PathFirmware, "state"), CanAct: mayKeepFirmware(ctx)}
-	f := firmware.ReleaseFilter{Limit: limitOf(page.List), Cursor: page.List.Get("cursor")}
+	page := ui.ReleasesPage{List: pages.ListURL(r, ui.PathFirmware, "state"), CanAct: pages.MayKeepFirmware(ctx)}
+	f := firmware.ReleaseFilter{Limit: pages.LimitOf(page.List), Cursor: page.List.Get("cursor")}
 	if state := firmware.ReleaseState(page.List.Get("state")); slices.Contains(firmware.ReleaseStates, state) {
 		f.State = state
 	}
 	found, err := s.Firmware.Releases(ctx, f)
-	if errorCode(err) == "invalid_cursor" {
-		return goTo(page.List.At(""))
+	if pages.ErrorCode(err) == "invalid_cursor" {
+		return pages.GoTo(page.List.At(""))
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if page.Rows, err = s.releaseRows(ctx, found.Items); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Next = found.Next
 	if len(page.Rows) == 0 && page.List.Path == ui.PathFirmware && len(page.List.Values) == 0 {
 		if page.Empty, err = s.noImages(ctx); err != nil {
-			return answer{}, err
+			return pages.Answer{}, err
 		}
 		if page.Upload, err = s.uploadBox(ctx); err != nil {
-			return answer{}, err
+			return pages.Answer{}, err
 		}
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // releaseRows counts, for each release, the devices that run it and the campaigns that used it.
@@ -150,21 +151,21 @@ func (s *Server) noImages(ctx context.Context) (bool, error) {
 	return len(found.Items) == 0, err
 }
 
-func (s *Server) listImages(r *http.Request) (answer, error) {
-	page, err := s.imagesPage(r.Context(), listURL(r, ui.PathImages, "chip", "board"))
-	if errorCode(err) == "invalid_cursor" {
-		return goTo(page.List.At(""))
+func (s *Server) listImages(r *http.Request) (pages.Answer, error) {
+	page, err := s.imagesPage(r.Context(), pages.ListURL(r, ui.PathImages, "chip", "board"))
+	if pages.ErrorCode(err) == "invalid_cursor" {
+		return pages.GoTo(page.List.At(""))
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 func (s *Server) imagesPage(ctx context.Context, list ui.ListURL) (ui.ImagesPage, error) {
-	page := ui.ImagesPage{List: list, CanAct: mayKeepFirmware(ctx)}
+	page := ui.ImagesPage{List: list, CanAct: pages.MayKeepFirmware(ctx)}
 	found, err := s.Firmware.Images(ctx, firmware.ImageFilter{Chip: list.Get("chip"), Board: list.Get("board"),
-		Limit: limitOf(list), Cursor: list.Get("cursor")})
+		Limit: pages.LimitOf(list), Cursor: list.Get("cursor")})
 	if err != nil {
 		return page, err
 	}
@@ -187,7 +188,7 @@ func (s *Server) imageRows(ctx context.Context, images []firmware.Image) (rows [
 	}
 	limits, err := s.Firmware.Limits(ctx, images)
 	for _, i := range images {
-		row := ui.NewImageRow(i, running.of([]string{i.ELFSHA256}), mayKeepFirmware(ctx))
+		row := ui.NewImageRow(i, running.of([]string{i.ELFSHA256}), pages.MayKeepFirmware(ctx))
 		row.Withheld = whyWithheld(ctx, limits.Why(i, ""))
 		rows = append(rows, row)
 	}
@@ -199,7 +200,7 @@ func whyWithheld(ctx context.Context, why fleet.Reason) string {
 	if why.Is("") {
 		return ""
 	}
-	return explain(ctx, &fleet.Error{Code: why.Code, Params: why.Params})
+	return pages.Explain(ctx, &fleet.Error{Code: why.Code, Params: why.Params})
 }
 
 // knownChips returns the chips of the fleet and of the images on the page.
@@ -241,7 +242,7 @@ func (s *Server) boardsOf(ctx context.Context, q fleet.Query) (boards []string, 
 func (s *Server) image(r *http.Request) (firmware.Image, error) {
 	sum, err := url.PathUnescape(chi.URLParam(r, "image"))
 	if err != nil || !isSHA256(sum) {
-		return firmware.Image{}, errNoPage
+		return firmware.Image{}, pages.ErrNoPage
 	}
 	return s.Firmware.Image(r.Context(), sum)
 }
@@ -257,7 +258,7 @@ func isSHA256(s string) bool {
 func (s *Server) release(r *http.Request) (firmware.Release, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "release"))
 	if err != nil {
-		return firmware.Release{}, errNoPage
+		return firmware.Release{}, pages.ErrNoPage
 	}
 	return s.Firmware.Release(r.Context(), id)
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"fleetd/fleet"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -41,12 +42,12 @@ func (s *Server) deviceUpdates(ctx context.Context, id fleet.DeviceID) (ui.Devic
 }
 
 // clearQuarantine lets campaigns update a device again that failed too often.
-func (s *Server) clearQuarantine(r *http.Request) (answer, error) {
+func (s *Server) clearQuarantine(r *http.Request) (pages.Answer, error) {
 	d, err := s.board(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	ctx := r.Context()
-	err = s.Campaigns.ClearQuarantine(ctx, viewerOf(ctx).actor(), d.ID)
-	return s.done(ctx, ui.DevicePath(d.ID, "firmware"), err, "firmware.flash.quarantine", "device", d.Title())
+	err = s.Campaigns.ClearQuarantine(ctx, pages.ViewerOf(ctx).Actor(), d.ID)
+	return s.Done(ctx, ui.DevicePath(d.ID, "firmware"), err, "firmware.flash.quarantine", "device", d.Title())
 }

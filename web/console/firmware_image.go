@@ -8,25 +8,26 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"fleetd/web/console/pages"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
 
-func (s *Server) showImage(r *http.Request) (answer, error) {
+func (s *Server) showImage(r *http.Request) (pages.Answer, error) {
 	image, err := s.image(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page, err := s.firmwareImagePage(r, image)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 func (s *Server) firmwareImagePage(r *http.Request, image firmware.Image) (ui.FirmwareImagePage, error) {
 	ctx := r.Context()
-	page := ui.FirmwareImagePage{Image: image, CanAct: mayKeepFirmware(ctx), CanRevoke: mayRevoke(ctx)}
+	page := ui.FirmwareImagePage{Image: image, CanAct: pages.MayKeepFirmware(ctx), CanRevoke: mayRevoke(ctx)}
 	why, err := s.Firmware.Check(ctx, image, "")
 	if err != nil {
 		return page, err
@@ -74,13 +75,13 @@ func (s *Server) fit(r *http.Request, q firmware.FitQuery) (ui.FitView, error) {
 		v.Mode = mode
 	}
 	if _, err := fleet.ParseQuery(v.Query); err != nil {
-		v.BadQuery = explain(ctx, err)
+		v.BadQuery = pages.Explain(ctx, err)
 		return v, nil
 	}
 	q.Query, q.Options = v.Query, firmware.FitOptions{Mode: v.Mode, AllowDowngrade: v.Downgrade}
 	report, err := s.Firmware.Fit(ctx, q)
 	if errors.Is(err, fleet.ErrInvalid) {
-		v.BadQuery = explain(ctx, err)
+		v.BadQuery = pages.Explain(ctx, err)
 		return v, nil
 	}
 	v.Report = &report
@@ -100,57 +101,57 @@ func adoption(v ui.FitView) ui.Adoption {
 	return a
 }
 
-func (s *Server) editImage(r *http.Request) (answer, error) {
+func (s *Server) editImage(r *http.Request) (pages.Answer, error) {
 	image, err := s.image(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if err := r.ParseForm(); err != nil {
-		return answer{}, formError(err)
+		return pages.Answer{}, pages.FormError(err)
 	}
 	ctx := r.Context()
 	board, notes := strings.TrimSpace(r.PostFormValue("board")), plainLines(r.PostFormValue("notes"))
-	_, err = s.Firmware.Update(ctx, viewerOf(ctx).actor(), image.SHA256, &board, &notes)
+	_, err = s.Firmware.Update(ctx, pages.ViewerOf(ctx).Actor(), image.SHA256, &board, &notes)
 	if errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) {
 		image.Board, image.Notes = board, notes
 		page, readErr := s.firmwareImagePage(r, image)
 		if readErr != nil {
-			return answer{}, readErr
+			return pages.Answer{}, readErr
 		}
 		page.Fault = fault(ctx, err)
-		return showAgain(page.Page())
+		return pages.ShowAgain(page.Page())
 	}
-	return s.done(ctx, ui.ImagePath(image.SHA256), err, "flash.saved")
+	return s.Done(ctx, ui.ImagePath(image.SHA256), err, "flash.saved")
 }
 
 func plainLines(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }
 
 // revokeImage requires the typed version, because revocation is final.
-func (s *Server) revokeImage(r *http.Request) (answer, error) {
+func (s *Server) revokeImage(r *http.Request) (pages.Answer, error) {
 	image, err := s.image(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	reason, err := revocation(r, image.Version)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	ctx := r.Context()
-	_, err = s.Firmware.Revoke(ctx, viewerOf(ctx).actor(), image.SHA256, reason)
-	return s.done(ctx, ui.ImagePath(image.SHA256), err, "firmware.flash.revoked", "version", image.Version)
+	_, err = s.Firmware.Revoke(ctx, pages.ViewerOf(ctx).Actor(), image.SHA256, reason)
+	return s.Done(ctx, ui.ImagePath(image.SHA256), err, "firmware.flash.revoked", "version", image.Version)
 }
 
-func (s *Server) deleteImage(r *http.Request) (answer, error) {
+func (s *Server) deleteImage(r *http.Request) (pages.Answer, error) {
 	image, err := s.image(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	ctx := r.Context()
-	err = s.Firmware.Delete(ctx, viewerOf(ctx).actor(), image.SHA256)
+	err = s.Firmware.Delete(ctx, pages.ViewerOf(ctx).Actor(), image.SHA256)
 	if errors.Is(err, fleet.ErrConflict) {
-		return s.done(ctx, ui.ImagePath(image.SHA256), err, "")
+		return s.Done(ctx, ui.ImagePath(image.SHA256), err, "")
 	}
-	return s.done(ctx, ui.PathImages, err, "firmware.flash.deleted", "version", image.Version)
+	return s.Done(ctx, ui.PathImages, err, "firmware.flash.deleted", "version", image.Version)
 }
 
 // revocation reads a form that revokes firmware for good: the reason, and the typed version.
@@ -158,7 +159,7 @@ func revocation(r *http.Request, version string) (reason string, err error) {
 	reason = strings.TrimSpace(r.PostFormValue("reason"))
 	switch {
 	case strings.TrimSpace(r.PostFormValue("confirm")) != version:
-		return "", errNotConfirmed
+		return "", pages.ErrNotConfirmed
 	case reason == "":
 		return "", fleet.Refuse(fleet.ErrInvalid, "revoke_reason")
 	}
@@ -166,18 +167,18 @@ func revocation(r *http.Request, version string) (reason string, err error) {
 }
 
 func mayRevoke(ctx context.Context) bool {
-	return mayAdmin(ctx)
+	return pages.MayAdmin(ctx)
 }
 
 // fault returns, in the page's language, the kind of a fault and its details.
 func fault(ctx context.Context, err error) ui.Fault {
 	var e *fleet.Error
 	if !errors.As(err, &e) {
-		return ui.Fault{Title: explain(ctx, err)}
+		return ui.Fault{Title: pages.Explain(ctx, err)}
 	}
 	title := ""
 	if key := "firmware.fault." + e.Code; i18n.Has(key) {
-		title = text(ctx, key)
+		title = pages.Text(ctx, key)
 	}
-	return ui.Fault{Title: title, Detail: explain(ctx, err)}
+	return ui.Fault{Title: title, Detail: pages.Explain(ctx, err)}
 }

@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -20,25 +21,25 @@ type firmwareView struct {
 	seen   map[string]bool // new ones that are counted already
 }
 
-func (v *firmwareView) pace() time.Duration { return paceCounts / 2 }
+func (v *firmwareView) Pace() time.Duration { return pages.PaceCounts / 2 }
 
-func (v *firmwareView) wants(e *fleet.Event) bool { return e.Kind == fleet.EventRelease }
+func (v *firmwareView) Wants(e *fleet.Event) bool { return e.Kind == fleet.EventRelease }
 
-func (v *firmwareView) begin(context.Context) (updates, error) { return updates{}, nil }
+func (v *firmwareView) Begin(context.Context) (pages.Updates, error) { return pages.Updates{}, nil }
 
-func (v *firmwareView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+func (v *firmwareView) Render(ctx context.Context, events []fleet.Event) (u pages.Updates, err error) {
 	for _, e := range events {
 		row, created, err := v.row(ctx, e.Subject)
-		if statusOf(err) == 404 { // deleted meanwhile
+		if pages.StatusOf(err) == 404 { // deleted meanwhile
 			continue
 		}
 		if err != nil {
 			return u, err
 		}
-		u.patches = append(u.patches, row)
+		u.Patches = append(u.Patches, row)
 		if created.After(v.began) && !v.seen[e.Subject] {
 			v.seen[e.Subject] = true
-			u.fresh++
+			u.Fresh++
 		}
 	}
 	return u, nil
@@ -59,7 +60,7 @@ func (v *firmwareView) row(ctx context.Context, subject string) (templ.Component
 	}
 	id, err := uuid.Parse(subject)
 	if err != nil {
-		return nil, time.Time{}, errNoPage
+		return nil, time.Time{}, pages.ErrNoPage
 	}
 	release, err := v.server.Firmware.Release(ctx, id)
 	if err != nil {
@@ -78,27 +79,27 @@ type releaseView struct {
 	id     uuid.UUID
 }
 
-func (v releaseView) pace() time.Duration { return paceCounts / 2 }
+func (v releaseView) Pace() time.Duration { return pages.PaceCounts / 2 }
 
-func (v releaseView) wants(e *fleet.Event) bool {
+func (v releaseView) Wants(e *fleet.Event) bool {
 	return e.Kind == fleet.EventRelease && e.Subject == v.id.String()
 }
 
-func (v releaseView) begin(ctx context.Context) (updates, error) {
+func (v releaseView) Begin(ctx context.Context) (pages.Updates, error) {
 	release, err := v.server.Firmware.Release(ctx, v.id)
-	page := ui.FirmwareReleasePage{Release: release, CanAct: mayKeepFirmware(ctx)}
-	return updates{patches: []templ.Component{page.Head()}}, err
+	page := ui.FirmwareReleasePage{Release: release, CanAct: pages.MayKeepFirmware(ctx)}
+	return pages.Updates{Patches: []templ.Component{page.Head()}}, err
 }
 
-func (v releaseView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
-	return v.begin(ctx)
+func (v releaseView) Render(ctx context.Context, _ []fleet.Event) (pages.Updates, error) {
+	return v.Begin(ctx)
 }
 
-func (s *Server) newFirmwareView(*http.Request) (view, error) {
-	return &firmwareView{server: s, began: s.now(), seen: make(map[string]bool)}, nil
+func (s *Server) newFirmwareView(*http.Request) (pages.View, error) {
+	return &firmwareView{server: s, began: s.Now(), seen: make(map[string]bool)}, nil
 }
 
-func (s *Server) newReleaseView(r *http.Request) (view, error) {
-	id, err := subjectID(r)
+func (s *Server) newReleaseView(r *http.Request) (pages.View, error) {
+	id, err := pages.SubjectID(r)
 	return releaseView{s, id}, err
 }

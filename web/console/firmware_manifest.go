@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -17,32 +18,32 @@ import (
 const manifestFormBytes = firmware.MaxManifestBytes + 4<<10
 
 // signImage attaches the signed manifest in the form's file to an image.
-func (s *Server) signImage(r *http.Request) (answer, error) {
+func (s *Server) signImage(r *http.Request) (pages.Answer, error) {
 	image, err := s.image(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	file, err := formFile(r, "manifest")
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	ctx := r.Context()
-	_, err = s.Firmware.SetManifest(ctx, viewerOf(ctx).actor(), image.SHA256, file)
+	_, err = s.Firmware.SetManifest(ctx, pages.ViewerOf(ctx).Actor(), image.SHA256, file)
 	if errors.Is(err, fleet.ErrInvalid) {
 		page, readErr := s.firmwareImagePage(r, image)
 		if readErr != nil {
-			return answer{}, readErr
+			return pages.Answer{}, readErr
 		}
 		page.ManifestFault = fault(ctx, err)
-		return showAgain(page.Page())
+		return pages.ShowAgain(page.Page())
 	}
-	return s.done(ctx, ui.ImagePath(image.SHA256), err, "manifest.kept")
+	return s.Done(ctx, ui.ImagePath(image.SHA256), err, "manifest.kept")
 }
 
 // formFile returns the content of a small file in a form, or nothing if none was chosen.
 func formFile(r *http.Request, name string) ([]byte, error) {
 	if err := r.ParseMultipartForm(manifestFormBytes); err != nil {
-		return nil, formError(err)
+		return nil, pages.FormError(err)
 	}
 	defer func() { _ = r.MultipartForm.RemoveAll() }()
 	file, _, err := r.FormFile(name)
@@ -50,7 +51,7 @@ func formFile(r *http.Request, name string) ([]byte, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, formError(err)
+		return nil, pages.FormError(err)
 	}
 	defer file.Close()
 	return readManifest(file)
@@ -68,13 +69,13 @@ func (s *Server) takeManifest(ctx context.Context, part *multipart.Part) (ui.Upl
 	result := ui.UploadResult{FileName: fleet.CleanText(part.FileName(), 200), Manifest: true}
 	file, err := readManifest(part)
 	if err != nil {
-		return result, formError(err)
+		return result, pages.FormError(err)
 	}
-	if staged, ok, err := s.Firmware.StageManifest(viewerOf(ctx).actor(), file); ok && err == nil {
+	if staged, ok, err := s.Firmware.StageManifest(pages.ViewerOf(ctx).Actor(), file); ok && err == nil {
 		result.Staged = &staged
 		return result, nil
 	}
-	image, err := s.Firmware.AttachManifest(ctx, viewerOf(ctx).actor(), file)
+	image, err := s.Firmware.AttachManifest(ctx, pages.ViewerOf(ctx).Actor(), file)
 	switch {
 	case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrConflict):
 		result.Fault = fault(ctx, err)

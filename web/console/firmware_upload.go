@@ -14,6 +14,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"fleetd/web/console/pages"
 	"fleetd/web/request"
 	"fleetd/web/ui"
 )
@@ -49,10 +50,10 @@ func (s *Server) uploadImages(w http.ResponseWriter, r *http.Request) {
 	a, err := s.takeImages(r)
 	request.Extend(w, time.Minute, time.Minute)
 	if err != nil {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return
 	}
-	s.render(w, r, a)
+	s.Render(w, r, a)
 }
 
 // An uploadBody extends the read deadline with every read: an upload over a slow
@@ -72,28 +73,28 @@ func (b uploadBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-func (s *Server) takeImages(r *http.Request) (answer, error) {
+func (s *Server) takeImages(r *http.Request) (pages.Answer, error) {
 	var sent ui.UploadBox
 	if err := s.readImages(r, &sent); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page, err := s.imagesPage(r.Context(), ui.ListURL{Path: ui.PathImages})
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	sent.Boards, sent.Drafts = page.Upload.Boards, page.Upload.Drafts
 	page.Upload, page.Empty = sent, false
 	if sent.Problem != "" {
-		return showAgain(page.Page())
+		return pages.ShowAgain(page.Page())
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // readImages reads the form's parts in order. The fields precede the files, as in the form.
 func (s *Server) readImages(r *http.Request, box *ui.UploadBox) error {
 	parts, err := r.MultipartReader()
 	if err != nil {
-		box.Problem = text(r.Context(), "firmware.upload.no_form")
+		box.Problem = pages.Text(r.Context(), "firmware.upload.no_form")
 		return nil
 	}
 	for n := 0; ; n++ {
@@ -102,10 +103,10 @@ func (s *Server) readImages(r *http.Request, box *ui.UploadBox) error {
 			break
 		}
 		if err != nil {
-			return formError(err)
+			return pages.FormError(err)
 		}
 		if n == maxUploadParts || len(box.Results) == maxUploads {
-			box.Problem = text(r.Context(), "firmware.upload.too_many", "n", maxUploads)
+			box.Problem = pages.Text(r.Context(), "firmware.upload.too_many", "n", maxUploads)
 			_, err := io.Copy(io.Discard, r.Body)
 			return err
 		}
@@ -114,7 +115,7 @@ func (s *Server) readImages(r *http.Request, box *ui.UploadBox) error {
 		}
 	}
 	if len(box.Results) == 0 {
-		box.Problem = text(r.Context(), "firmware.upload.none")
+		box.Problem = pages.Text(r.Context(), "firmware.upload.none")
 	}
 	return nil
 }
@@ -145,7 +146,7 @@ func (s *Server) readPart(ctx context.Context, part *multipart.Part, box *ui.Upl
 func readField(part *multipart.Part, into *string) error {
 	b, err := io.ReadAll(io.LimitReader(part, fieldBytes))
 	if err != nil {
-		return formError(err)
+		return pages.FormError(err)
 	}
 	*into = string(b)
 	return nil
@@ -154,7 +155,7 @@ func readField(part *multipart.Part, into *string) error {
 // takeImage reads one file and stores it until its uploader confirms it, or returns its fault.
 func (s *Server) takeImage(ctx context.Context, part *multipart.Part, box ui.UploadBox) (ui.UploadResult, error) {
 	result := ui.UploadResult{FileName: fleet.CleanText(part.FileName(), 200)}
-	staged, err := s.Firmware.Stage(ctx, viewerOf(ctx).actor(), firmware.ImageUpload{Body: part,
+	staged, err := s.Firmware.Stage(ctx, pages.ViewerOf(ctx).Actor(), firmware.ImageUpload{Body: part,
 		FileName: part.FileName(), Board: box.Board, Notes: box.Notes})
 	switch {
 	case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrConflict):
@@ -169,11 +170,11 @@ func (s *Server) takeImage(ctx context.Context, part *multipart.Part, box ui.Upl
 
 // confirmImages turns the chosen uploads into images, each for its board, and continues with the
 // release that they are for.
-func (s *Server) confirmImages(r *http.Request) (answer, error) {
+func (s *Server) confirmImages(r *http.Request) (pages.Answer, error) {
 	if err := r.ParseForm(); err != nil {
-		return answer{}, formError(err)
+		return pages.Answer{}, pages.FormError(err)
 	}
-	ctx, by := r.Context(), viewerOf(r.Context()).actor()
+	ctx, by := r.Context(), pages.ViewerOf(r.Context()).Actor()
 	box := ui.UploadBox{Notes: plainLines(r.PostFormValue("notes")), Then: r.PostFormValue("then")}
 	var sums []string
 	refused := len(r.PostForm["staged"]) == 0
@@ -191,7 +192,7 @@ func (s *Server) confirmImages(r *http.Request) (answer, error) {
 				staged.Image.Board, result.Staged = board, &staged
 			}
 		case err != nil:
-			return answer{}, err
+			return pages.Answer{}, err
 		default:
 			result.Image = &image
 			sums = append(sums, image.SHA256)
@@ -203,29 +204,29 @@ func (s *Server) confirmImages(r *http.Request) (answer, error) {
 	}
 	page, err := s.imagesPage(ctx, ui.ListURL{Path: ui.PathImages})
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if len(box.Results) == 0 {
-		box.Problem = text(ctx, "firmware.upload.none")
+		box.Problem = pages.Text(ctx, "firmware.upload.none")
 	}
 	box.Boards, box.Drafts = page.Upload.Boards, page.Upload.Drafts
 	page.Upload, page.Empty = box, false
-	return showAgain(page.Page())
+	return pages.ShowAgain(page.Page())
 }
 
 // afterUpload continues with the purpose of the images: a new release, or a draft, which gets the
 // images.
-func (s *Server) afterUpload(ctx context.Context, then string, sums []string) (answer, error) {
+func (s *Server) afterUpload(ctx context.Context, then string, sums []string) (pages.Answer, error) {
 	if then == ui.UploadThenRelease {
-		return goTo(ui.NewReleasePath(sums...))
+		return pages.GoTo(ui.NewReleasePath(sums...))
 	}
 	id, err := uuid.Parse(then)
 	if err != nil {
-		return s.done(ctx, ui.PathImages, nil, "firmware.flash.stored", "n", len(sums))
+		return s.Done(ctx, ui.PathImages, nil, "firmware.flash.stored", "n", len(sums))
 	}
 	draft, err := s.Firmware.Release(ctx, id)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	req := firmware.ReleaseRequest{Version: draft.Version, Notes: draft.Notes, Images: sums}
 	for _, image := range draft.Images {
@@ -233,9 +234,9 @@ func (s *Server) afterUpload(ctx context.Context, then string, sums []string) (a
 			req.Images = append(req.Images, image.SHA256)
 		}
 	}
-	_, err = s.Firmware.Edit(ctx, viewerOf(ctx).actor(), id, req)
+	_, err = s.Firmware.Edit(ctx, pages.ViewerOf(ctx).Actor(), id, req)
 	if errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) { // the images are stored
-		return s.done(ctx, ui.PathImages, err, "firmware.flash.stored", "n", len(sums))
+		return s.Done(ctx, ui.PathImages, err, "firmware.flash.stored", "n", len(sums))
 	}
-	return s.done(ctx, ui.ReleasePath(id.String()), err, "firmware.flash.stored", "n", len(sums))
+	return s.Done(ctx, ui.ReleasePath(id.String()), err, "firmware.flash.stored", "n", len(sums))
 }

@@ -11,38 +11,39 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/heavy"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
 // flashRoutes are the page that installs firmware on blank boards, and the files that it downloads.
 // All of it requires an operator, because the files are firmware.
-func (s *Server) flashRoutes() []route {
+func (s *Server) flashRoutes() []pages.Route {
 	const operator = fleet.RoleOperator
 	image := ui.PathFlash + "/{image}"
-	return []route{
-		{method: "GET", pattern: ui.PathFlash, role: operator, reach: access.Fleet, raw: s.withSerial(s.showFlash)},
-		{method: "POST", pattern: ui.FlashPath("claim"), role: operator, reach: access.Fleet,
-			raw: s.withSerial(s.claimFlashed)},
-		{method: "POST", pattern: ui.FlashPath("build"), role: operator, reach: access.Fleet,
-			raw:  slowUpload(s.withSerial(s.uploadBuild)),
-			body: uploadsBytes, heavy: heavy.Upload},
-		{method: "POST", pattern: image + "/layout", role: operator, reach: access.Fleet,
-			raw:  slowUpload(s.serve(s.uploadLayout)),
-			body: uploadsBytes, heavy: heavy.Upload},
-		{method: "GET", pattern: image + "/manifest.json", role: operator, reach: access.Fleet, raw: s.sendManifest},
-		{method: "GET", pattern: image + "/parts/{n}.bin", role: operator, reach: access.Fleet,
-			raw: s.sendPart, wait: downloadWait},
-		{method: "GET", pattern: image + "/parts.zip", role: operator, reach: access.Fleet,
-			raw: s.sendParts, wait: downloadWait},
-		{method: "GET", pattern: image + "/merged.bin", role: operator, reach: access.Fleet,
-			raw: s.sendMerged, wait: downloadWait},
+	return []pages.Route{
+		{Method: "GET", Pattern: ui.PathFlash, Role: operator, Reach: access.Fleet, Raw: s.withSerial(s.showFlash)},
+		{Method: "POST", Pattern: ui.FlashPath("claim"), Role: operator, Reach: access.Fleet,
+			Raw: s.withSerial(s.claimFlashed)},
+		{Method: "POST", Pattern: ui.FlashPath("build"), Role: operator, Reach: access.Fleet,
+			Raw:  slowUpload(s.withSerial(s.uploadBuild)),
+			Body: uploadsBytes, Heavy: heavy.Upload},
+		{Method: "POST", Pattern: image + "/layout", Role: operator, Reach: access.Fleet,
+			Raw:  slowUpload(s.Serve(s.uploadLayout)),
+			Body: uploadsBytes, Heavy: heavy.Upload},
+		{Method: "GET", Pattern: image + "/manifest.json", Role: operator, Reach: access.Fleet, Raw: s.sendManifest},
+		{Method: "GET", Pattern: image + "/parts/{n}.bin", Role: operator, Reach: access.Fleet,
+			Raw: s.sendPart, Wait: downloadWait},
+		{Method: "GET", Pattern: image + "/parts.zip", Role: operator, Reach: access.Fleet,
+			Raw: s.sendParts, Wait: downloadWait},
+		{Method: "GET", Pattern: image + "/merged.bin", Role: operator, Reach: access.Fleet,
+			Raw: s.sendMerged, Wait: downloadWait},
 	}
 }
 
 // withSerial serves a page that may open serial ports. See [ui.FlashCSP] for the one addition to
 // its policy.
-func (s *Server) withSerial(h handler) http.HandlerFunc {
-	page := s.serve(h)
+func (s *Server) withSerial(h pages.Handler) http.HandlerFunc {
+	page := s.Serve(h)
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", ui.FlashCSP)
 		w.Header().Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), serial=(self)")
@@ -50,18 +51,18 @@ func (s *Server) withSerial(h handler) http.HandlerFunc {
 	}
 }
 
-func (s *Server) showFlash(r *http.Request) (answer, error) {
+func (s *Server) showFlash(r *http.Request) (pages.Answer, error) {
 	page, err := s.flashPage(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 func (s *Server) flashPage(r *http.Request) (page ui.FlashPage, err error) {
 	ctx, q := r.Context(), r.URL.Query()
 	page = ui.FlashPage{Chip: fleet.CleanText(q.Get("chip"), 20), Setup: s.setup(ctx)}
-	all, err := s.Firmware.Installable(ctx, viewerOf(ctx).actor(), "")
+	all, err := s.Firmware.Installable(ctx, pages.ViewerOf(ctx).Actor(), "")
 	if err != nil {
 		return page, err
 	}
@@ -91,10 +92,10 @@ func (s *Server) choose(ctx context.Context, page *ui.FlashPage, asked string) e
 	if !isSHA256(asked) {
 		return nil
 	}
-	found, err := s.Firmware.Install(ctx, viewerOf(ctx).actor(), asked)
+	found, err := s.Firmware.Install(ctx, pages.ViewerOf(ctx).Actor(), asked)
 	switch {
 	case errors.Is(err, fleet.ErrNotFound), errors.Is(err, fleet.ErrConflict):
-		page.Why = explain(ctx, err)
+		page.Why = pages.Explain(ctx, err)
 		return nil
 	case err != nil:
 		return err
@@ -106,7 +107,7 @@ func (s *Server) choose(ctx context.Context, page *ui.FlashPage, asked string) e
 // since returns the time from which devices count as new: when the page was first opened, which is
 // in its address.
 func (s *Server) since(r *http.Request) time.Time {
-	now := s.now()
+	now := s.Now()
 	ms, err := strconv.ParseInt(r.FormValue("since"), 10, 64)
 	at := time.UnixMilli(ms).UTC()
 	if err != nil || at.After(now) || now.Sub(at) > 24*time.Hour {
@@ -116,23 +117,23 @@ func (s *Server) since(r *http.Request) time.Time {
 }
 
 // claimFlashed admits the device that shows the code, and stays on the page.
-func (s *Server) claimFlashed(r *http.Request) (answer, error) {
+func (s *Server) claimFlashed(r *http.Request) (pages.Answer, error) {
 	ctx, code := r.Context(), r.PostFormValue("code")
 	id, err := s.claim(r, code)
-	if err != nil && statusOf(err) < http.StatusInternalServerError {
+	if err != nil && pages.StatusOf(err) < http.StatusInternalServerError {
 		page, readErr := s.flashPage(withQuery(r, r.PostFormValue("next")))
 		if readErr != nil {
-			return answer{}, readErr
+			return pages.Answer{}, readErr
 		}
-		page.Code, page.Problem = fleet.CleanText(code, 12), explain(ctx, err)
-		a, _ := showAgain(page.Page())
-		a.status = statusOf(err)
+		page.Code, page.Problem = fleet.CleanText(code, 12), pages.Explain(ctx, err)
+		a, _ := pages.ShowAgain(page.Page())
+		a.Status = pages.StatusOf(err)
 		return a, nil
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, "flasher.claimed", "device", fleet.Device{ID: id}.Title()),
+	s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flasher.claimed", "device", fleet.Device{ID: id}.Title()),
 		Link: ui.DevicePath(id)})
-	return goTo(flashAgain(r.PostFormValue("next")))
+	return pages.GoTo(flashAgain(r.PostFormValue("next")))
 }

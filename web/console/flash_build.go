@@ -11,11 +11,12 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
 // uploadBuild stores the files of a build: its application becomes an image with a layout.
-func (s *Server) uploadBuild(r *http.Request) (answer, error) {
+func (s *Server) uploadBuild(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	build, board, err := s.readBuild(r)
 	var image firmware.Image
@@ -26,19 +27,19 @@ func (s *Server) uploadBuild(r *http.Request) (answer, error) {
 	if errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) {
 		page, readErr := s.flashPage(r)
 		if readErr != nil {
-			return answer{}, readErr
+			return pages.Answer{}, readErr
 		}
 		page.Fault = fault(ctx, err)
-		return showAgain(page.Page())
+		return pages.ShowAgain(page.Page())
 	}
-	return s.done(ctx, ui.ImagePath(image.SHA256), err, "flasher.build_kept", "version", image.Version)
+	return s.Done(ctx, ui.ImagePath(image.SHA256), err, "flasher.build_kept", "version", image.Version)
 }
 
 // uploadLayout adds the other files of a blank board to an existing image.
-func (s *Server) uploadLayout(r *http.Request) (answer, error) {
+func (s *Server) uploadLayout(r *http.Request) (pages.Answer, error) {
 	image, err := s.image(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	ctx := r.Context()
 	build, _, err := s.readBuild(r)
@@ -49,12 +50,12 @@ func (s *Server) uploadLayout(r *http.Request) (answer, error) {
 	if errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) {
 		page, readErr := s.firmwareImagePage(r, image)
 		if readErr != nil {
-			return answer{}, readErr
+			return pages.Answer{}, readErr
 		}
 		page.Blank.Fault = fault(ctx, err)
-		return showAgain(page.Page())
+		return pages.ShowAgain(page.Page())
 	}
-	return s.done(ctx, ui.ImagePath(image.SHA256), err, "flasher.layout_kept")
+	return s.Done(ctx, ui.ImagePath(image.SHA256), err, "flasher.layout_kept")
 }
 
 // slowUpload lets a form with files take up to uploadLimit, as long as bytes arrive.
@@ -75,7 +76,7 @@ func (s *Server) readBuild(r *http.Request) (_ *firmware.Build, board string, er
 	if err != nil {
 		return nil, "", errNoFiles
 	}
-	build, err := s.Firmware.NewBuild(viewerOf(r.Context()).actor())
+	build, err := s.Firmware.NewBuild(pages.ViewerOf(r.Context()).Actor())
 	if err != nil {
 		return nil, "", err
 	}
@@ -91,7 +92,7 @@ func (s *Server) readBuild(r *http.Request) (_ *firmware.Build, board string, er
 			break
 		}
 		if err != nil {
-			return nil, "", formError(err)
+			return nil, "", pages.FormError(err)
 		}
 		switch {
 		case part.FormName() == "board":
@@ -112,7 +113,7 @@ func (s *Server) readBuild(r *http.Request) (_ *firmware.Build, board string, er
 // layoutCard returns the part of an image's page about blank boards.
 func (s *Server) layoutCard(ctx context.Context, image firmware.Image, releases []ui.ReleaseRef) (ui.LayoutCard,
 	error) {
-	card := ui.LayoutCard{Image: image, CanAct: mayKeepFirmware(ctx)}
+	card := ui.LayoutCard{Image: image, CanAct: pages.MayKeepFirmware(ctx)}
 	for _, r := range releases {
 		card.Released = card.Released || r.State == firmware.ReleaseReleased
 	}

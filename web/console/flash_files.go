@@ -15,6 +15,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"fleetd/web/console/pages"
 	"fleetd/web/request"
 	"fleetd/web/ui"
 )
@@ -71,12 +72,12 @@ func (s *Server) installable(w http.ResponseWriter, r *http.Request) (firmware.I
 	w.Header().Set("Cache-Control", "private, no-store")
 	sum, err := url.PathUnescape(chi.URLParam(r, "image"))
 	if err != nil || !isSHA256(sum) {
-		s.fail(w, r, errNoPage)
+		s.Fail(w, r, pages.ErrNoPage)
 		return firmware.Installable{}, false
 	}
-	found, err := s.Firmware.Install(r.Context(), viewerOf(r.Context()).actor(), sum)
+	found, err := s.Firmware.Install(r.Context(), pages.ViewerOf(r.Context()).Actor(), sum)
 	if err != nil {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return firmware.Installable{}, false
 	}
 	return found, true
@@ -88,7 +89,7 @@ func (s *Server) sendManifest(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if chipFamilies[i.Image.Chip] == "" {
-		s.fail(w, r, fleet.Refuse(fleet.ErrConflict, "chip_not_in_browser", "chip", i.Image.Chip))
+		s.Fail(w, r, fleet.Refuse(fleet.ErrConflict, "chip_not_in_browser", "chip", i.Image.Chip))
 		return
 	}
 	b, _ := json.Marshal(newManifest(i)) // of strings and numbers
@@ -103,12 +104,12 @@ func (s *Server) sendPart(w http.ResponseWriter, r *http.Request) {
 	}
 	n, err := strconv.Atoi(chi.URLParam(r, "n"))
 	if err != nil || strconv.Itoa(n) != chi.URLParam(r, "n") {
-		s.fail(w, r, errNoPage)
+		s.Fail(w, r, pages.ErrNoPage)
 		return
 	}
 	body, part, err := s.Firmware.OpenPart(r.Context(), i, n)
 	if err != nil {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return
 	}
 	defer body.Close()

@@ -9,6 +9,7 @@ import (
 	"github.com/a-h/templ"
 
 	"fleetd/fleet"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -18,7 +19,7 @@ const maxJoining = 20
 // joining returns the devices that may be the newly installed one: waiting devices, new devices,
 // and devices that started with exactly this build.
 func (s *Server) joining(ctx context.Context, since time.Time, chosen *ui.FlashTarget) (ui.Joining, error) {
-	j := ui.Joining{Since: since, CanAct: mayAct(ctx)}
+	j := ui.Joining{Since: since, CanAct: pages.MayAct(ctx)}
 	elf := ""
 	if chosen != nil {
 		j.Image, elf = chosen.Image.SHA256, chosen.Image.ELFSHA256
@@ -95,31 +96,31 @@ type flashView struct {
 	image  string
 }
 
-func (s *Server) newFlashView(r *http.Request) (view, error) {
+func (s *Server) newFlashView(r *http.Request) (pages.View, error) {
 	return &flashView{server: s, since: s.since(r), image: r.URL.Query().Get("image")}, nil
 }
 
-func (v *flashView) pace() time.Duration { return paceCounts }
+func (v *flashView) Pace() time.Duration { return pages.PaceCounts }
 
-func (v *flashView) wants(e *fleet.Event) bool {
+func (v *flashView) Wants(e *fleet.Event) bool {
 	return e.Kind == fleet.EventDevice || e.Kind == fleet.EventPresence
 }
 
-// begin sends nothing to viewers who may not install, because they do not have the page.
-func (v *flashView) begin(ctx context.Context) (updates, error) {
-	if !mayKeepFirmware(ctx) {
-		return updates{}, nil
+// Begin sends nothing to viewers who may not install, because they do not have the page.
+func (v *flashView) Begin(ctx context.Context) (pages.Updates, error) {
+	if !pages.MayKeepFirmware(ctx) {
+		return pages.Updates{}, nil
 	}
 	var page ui.FlashPage
 	if err := v.server.choose(ctx, &page, v.image); err != nil {
-		return updates{}, err
+		return pages.Updates{}, err
 	}
 	j, err := v.server.joining(ctx, v.since, page.Chosen)
-	return updates{patches: []templ.Component{j.View()}}, err
+	return pages.Updates{Patches: []templ.Component{j.View()}}, err
 }
 
-func (v *flashView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
-	u, err := v.begin(ctx)
-	u.later = true // polls reach the store a moment after the event
+func (v *flashView) Render(ctx context.Context, _ []fleet.Event) (pages.Updates, error) {
+	u, err := v.Begin(ctx)
+	u.Later = true // polls reach the store a moment after the event
 	return u, err
 }

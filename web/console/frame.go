@@ -8,24 +8,25 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
 // frame returns the facts about the request that every component may use.
 func (s *Server) frame(r *http.Request) ui.Page {
-	v := viewerOf(r.Context())
-	p := ui.Page{Lang: v.lang, Theme: v.theme, Density: v.density, Zone: v.zone, Now: s.now(), URL: r.URL,
+	v := pages.ViewerOf(r.Context())
+	p := ui.Page{Lang: v.Lang, Theme: v.Theme, Density: v.Density, Zone: v.Zone, Now: s.Now(), URL: r.URL,
 		Open: s.EnrolmentMode == fleet.EnrolOpen}
-	if v.operator == nil {
+	if v.Operator == nil {
 		p.Open = false // not shown to visitors without a session
 		return p
 	}
-	p.Operator = &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}
-	p.Admin, p.InCluster = mayAdmin(r.Context()), s.InCluster
+	p.Operator = &ui.Operator{Name: v.Operator.Name, Role: v.Operator.Role}
+	p.Admin, p.InCluster = pages.MayAdmin(r.Context()), s.InCluster
 	p.Waiting = s.waitingFor(r.Context(), p.Now)
-	p.Approvals = s.Approvals.WaitingFor(r.Context(), v.actor())
-	p.Alerts = s.Alerts.Summary(v.actor())
-	p.Flash = s.takeFlash(r.Context())
+	p.Approvals = s.Approvals.WaitingFor(r.Context(), v.Actor())
+	p.Alerts = s.Alerts.Summary(v.Actor())
+	p.Flash = s.TakeFlash(r.Context())
 	return p
 }
 

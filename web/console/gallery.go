@@ -12,33 +12,34 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/picture"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
 // pictureRoutes are the galleries, and the pages of one picture and of two.
-func (s *Server) pictureRoutes() []route {
+func (s *Server) pictureRoutes() []pages.Route {
 	const get, viewer = http.MethodGet, fleet.RoleViewer
-	return []route{
-		{method: get, pattern: ui.PathCompare, role: viewer, reach: access.List, page: s.comparePictures},
-		{method: get, pattern: ui.PathPictures + "/{snapshot}", role: viewer, reach: access.Record, page: s.showPicture},
-		{method: get, pattern: ui.PathFanOuts + "/{fanout}/pictures", role: viewer, reach: access.Audience,
-			page: s.showFanOutPictures},
-		{method: get, pattern: "/snapshots/{snapshot}", role: viewer, reach: access.Record, raw: s.sendSnapshot},
+	return []pages.Route{
+		{Method: get, Pattern: ui.PathCompare, Role: viewer, Reach: access.List, Page: s.comparePictures},
+		{Method: get, Pattern: ui.PathPictures + "/{snapshot}", Role: viewer, Reach: access.Record, Page: s.showPicture},
+		{Method: get, Pattern: ui.PathFanOuts + "/{fanout}/pictures", Role: viewer, Reach: access.Audience,
+			Page: s.showFanOutPictures},
+		{Method: get, Pattern: "/snapshots/{snapshot}", Role: viewer, Reach: access.Record, Raw: s.sendSnapshot},
 	}
 }
 
 // pictureFilter reads from an address which pictures it is about.
 func (s *Server) pictureFilter(r *http.Request) (f picture.Filter, err error) {
-	q, zone := r.URL.Query(), viewerOf(r.Context()).zone
+	q, zone := r.URL.Query(), pages.ViewerOf(r.Context()).Zone
 	switch kind := picture.SnapshotKind(q.Get("kind")); kind {
 	case picture.SnapshotScreen, picture.SnapshotCamera:
 		f.Kind = kind
 	}
-	since, err := formMoment(q, "since", zone)
+	since, err := pages.FormMoment(q, "since", zone)
 	if err != nil {
 		return f, err
 	}
-	until, err := formMoment(q, "until", zone)
+	until, err := pages.FormMoment(q, "until", zone)
 	if err != nil {
 		return f, err
 	}
@@ -59,13 +60,13 @@ func (s *Server) gallery(r *http.Request, list ui.ListURL, f picture.Filter, err
 		g.FanOut = f.FanOut.String()
 	}
 	if err != nil {
-		if statusOf(err) != http.StatusUnprocessableEntity {
+		if pages.StatusOf(err) != http.StatusUnprocessableEntity {
 			return g, err
 		}
-		g.Problem = explain(ctx, err)
+		g.Problem = pages.Explain(ctx, err)
 		return g, nil
 	}
-	f.Limit, f.Cursor = limitOf(list), list.Get("cursor")
+	f.Limit, f.Cursor = pages.LimitOf(list), list.Get("cursor")
 	found, err := s.Pictures.Snapshots(ctx, f)
 	if err != nil {
 		return g, err
@@ -109,38 +110,38 @@ func (s *Server) picture(ctx context.Context, shot *picture.Snapshot) (*ui.Snaps
 	return &all[0], nil
 }
 
-func (s *Server) showFanOutPictures(r *http.Request) (answer, error) {
+func (s *Server) showFanOutPictures(r *http.Request) (pages.Answer, error) {
 	id, err := fanOutID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	f, err := s.FanOuts.Get(r.Context(), id)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	list := listURL(r, ui.FanOutPath(id.String(), "pictures"), "kind", "since", "until")
+	list := pages.ListURL(r, ui.FanOutPath(id.String(), "pictures"), "kind", "since", "until")
 	filter, err := s.pictureFilter(r)
 	filter.FanOut = id
 	page := ui.FanOutPicturesPage{ID: id.String(), Tool: f.Tool}
 	page.Gallery, err = s.gallery(r, list, filter, err)
-	if errorCode(err) == "invalid_cursor" {
-		return goTo(list.At(""))
+	if pages.ErrorCode(err) == "invalid_cursor" {
+		return pages.GoTo(list.At(""))
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
-func (s *Server) showPicture(r *http.Request) (answer, error) {
+func (s *Server) showPicture(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	shot, err := s.pictureOf(ctx, chi.URLParam(r, "snapshot"))
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	f, err := s.pictureFilter(r)
 	if err != nil {
-		return goTo(ui.PicturePath(shot.ID.String())) // the filter of the address is no filter
+		return pages.GoTo(ui.PicturePath(shot.ID.String())) // the filter of the address is no filter
 	}
 	page := ui.PicturePage{Filter: url.Values{}}
 	for _, name := range []string{"kind", "since", "until", "fanout"} {
@@ -154,19 +155,19 @@ func (s *Server) showPicture(r *http.Request) (answer, error) {
 	}
 	before, after, err := s.Pictures.SnapshotsAround(ctx, f, shot)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	_, older, err := s.Pictures.SnapshotsAround(ctx, picture.Filter{Device: shot.Device, Kind: shot.Kind}, shot)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	this, err := s.picture(ctx, &shot)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Picture = *this
 	page.Before, page.After, page.Older = neighbour(before), neighbour(after), neighbour(older)
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // neighbour returns a picture that a page only links to.
@@ -182,29 +183,29 @@ func neighbour(shot *picture.Snapshot) *ui.Snapshot {
 func (s *Server) pictureOf(ctx context.Context, text string) (picture.Snapshot, error) {
 	id, err := uuid.Parse(text)
 	if err != nil {
-		return picture.Snapshot{}, errNoPage
+		return picture.Snapshot{}, pages.ErrNoPage
 	}
 	return s.Pictures.Snapshot(ctx, id)
 }
 
 // comparePictures shows two pictures. The address of a form names them as p, or names one and the
 // device of the other; such an address leads to one with a and b, which can be shared.
-func (s *Server) comparePictures(r *http.Request) (answer, error) {
+func (s *Server) comparePictures(r *http.Request) (pages.Answer, error) {
 	ctx, q := r.Context(), r.URL.Query()
 	page := ui.ComparePage{Overlay: q.Get("view") == ui.ViewOverlay}
 	if chosen := q["p"]; len(chosen) > 0 {
 		if len(chosen) == 2 {
-			return goTo(ui.CompareURL(chosen[1], chosen[0], page.Overlay)) // a list has the newest first
+			return pages.GoTo(ui.CompareURL(chosen[1], chosen[0], page.Overlay)) // a list has the newest first
 		}
-		page.Problem = text(ctx, "pictures.not_two", "n", len(chosen))
-		return show(page.Page())
+		page.Problem = pages.Text(ctx, "pictures.not_two", "n", len(chosen))
+		return pages.Show(page.Page())
 	}
 	var err error
 	if page.A, err = s.compared(ctx, q.Get("a")); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if page.B, err = s.compared(ctx, q.Get("b")); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if asked := q.Get("device"); page.A != nil && page.B == nil && asked != "" {
 		kind := picture.SnapshotScreen
@@ -218,16 +219,16 @@ func (s *Server) comparePictures(r *http.Request) (answer, error) {
 		}
 		switch {
 		case err == nil:
-			return goTo(ui.CompareURL(page.A.ID, newest.ID.String(), page.Overlay))
+			return pages.GoTo(ui.CompareURL(page.A.ID, newest.ID.String(), page.Overlay))
 		case errors.Is(err, fleet.ErrNotFound):
-			page.Problem = text(ctx, "pictures.none_of_device")
-		case statusOf(err) == http.StatusUnprocessableEntity:
-			page.Problem = explain(ctx, err)
+			page.Problem = pages.Text(ctx, "pictures.none_of_device")
+		case pages.StatusOf(err) == http.StatusUnprocessableEntity:
+			page.Problem = pages.Explain(ctx, err)
 		default:
-			return answer{}, err
+			return pages.Answer{}, err
 		}
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // compared returns one side of a comparison; nil without an id.

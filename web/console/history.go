@@ -13,32 +13,33 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/history"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
 // historyRoutes are the pages about the past of the fleet.
-func (s *Server) historyRoutes() []route {
-	return []route{{method: http.MethodGet, pattern: ui.PathHistory, role: fleet.RoleViewer, reach: access.List,
-		page: s.showHistory}}
+func (s *Server) historyRoutes() []pages.Route {
+	return []pages.Route{{Method: http.MethodGet, Pattern: ui.PathHistory, Role: fleet.RoleViewer, Reach: access.List,
+		Page: s.showHistory}}
 }
 
-func (s *Server) showHistory(r *http.Request) (answer, error) {
-	ctx, zone := r.Context(), viewerOf(r.Context()).zone
+func (s *Server) showHistory(r *http.Request) (pages.Answer, error) {
+	ctx, zone := r.Context(), pages.ViewerOf(r.Context()).Zone
 	begin, err := s.History.Begin(ctx)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	page := ui.HistoryPage{List: listURL(r, ui.PathHistory, "at", "with", "q", "field", "after"), Begin: begin.States,
-		Now: s.now(), Query: r.URL.Query().Get("q"), Field: history.Field(r.URL.Query().Get("field"))}
+	page := ui.HistoryPage{List: pages.ListURL(r, ui.PathHistory, "at", "with", "q", "field", "after"), Begin: begin.States,
+		Now: s.Now(), Query: r.URL.Query().Get("q"), Field: history.Field(r.URL.Query().Get("field"))}
 	if slide, err := strconv.Atoi(r.URL.Query().Get("slide")); err == nil && slide >= 0 && slide <= ui.SlideSteps {
 		at := begin.States.Add(time.Duration(slide) * (page.Now.Sub(begin.States) / ui.SlideSteps))
-		return goTo(page.List.With("at", ceilSecond(at).In(zone).Format(ui.HistoryTime)))
+		return pages.GoTo(page.List.With("at", ceilSecond(at).In(zone).Format(ui.HistoryTime)))
 	}
 	page.At = page.Now
 	asked := url.Values{"at": {page.List.Get("at")}, "with": {page.List.Get("with")}}
-	at, err := formMoment(asked, "at", zone)
+	at, err := pages.FormMoment(asked, "at", zone)
 	if err == nil {
-		page.With, err = formMoment(asked, "with", zone)
+		page.With, err = pages.FormMoment(asked, "with", zone)
 	}
 	if at != nil {
 		page.At = *at
@@ -48,14 +49,14 @@ func (s *Server) showHistory(r *http.Request) (answer, error) {
 		err = s.fillHistory(ctx, &page)
 	}
 	switch {
-	case errorCode(err) == "invalid_cursor":
-		return goTo(page.List.At(""))
-	case err != nil && statusOf(err) == http.StatusUnprocessableEntity:
-		page.Problem = explain(ctx, err)
+	case pages.ErrorCode(err) == "invalid_cursor":
+		return pages.GoTo(page.List.At(""))
+	case err != nil && pages.StatusOf(err) == http.StatusUnprocessableEntity:
+		page.Problem = pages.Explain(ctx, err)
 	case err != nil:
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // ceilSecond returns the next full second: times in addresses have no fractions, and the beginning of the history
@@ -76,7 +77,7 @@ func (s *Server) fillHistory(ctx context.Context, page *ui.HistoryPage) error {
 	var found fleet.Page[history.Device]
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() (err error) {
-		found, err = s.History.Devices(ctx, history.Filter{At: page.At, Query: q, Limit: limitOf(page.List),
+		found, err = s.History.Devices(ctx, history.Filter{At: page.At, Query: q, Limit: pages.LimitOf(page.List),
 			Cursor: page.List.Get("cursor")})
 		return err
 	})
@@ -95,7 +96,7 @@ func (s *Server) fillHistory(ctx context.Context, page *ui.HistoryPage) error {
 		}
 		parts.Go(func() (err error) {
 			page.Diff, err = s.History.Diff(ctx, history.DiffFilter{From: page.DiffFrom, To: page.DiffTo, Query: q,
-				Field: page.Field, Limit: limitOf(page.List), Cursor: page.List.Get("after")})
+				Field: page.Field, Limit: pages.LimitOf(page.List), Cursor: page.List.Get("after")})
 			return err
 		})
 	}
@@ -112,9 +113,9 @@ const (
 
 // adoptionChart returns how versions spread in the last 30 days; one of them and the sum of the rest, if it is named.
 func (s *Server) adoptionChart(ctx context.Context, version string, points int) (chart ui.AdoptionChart, err error) {
-	chart.ID, chart.Title = "adoption-chart", text(ctx, "history.adoption")
+	chart.ID, chart.Title = "adoption-chart", pages.Text(ctx, "history.adoption")
 	chart.Adoption, err = s.History.Adoption(ctx, history.AdoptionFilter{Points: points, Version: version})
-	if errorCode(err) == "invalid_history_period" { // the history has just begun
+	if pages.ErrorCode(err) == "invalid_history_period" { // the history has just begun
 		err = nil
 	}
 	return chart, err

@@ -9,20 +9,21 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/heavy"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
-func (s *Server) fileRoutes() []route {
+func (s *Server) fileRoutes() []pages.Route {
 	const operator = fleet.RoleOperator
-	return []route{
-		{method: http.MethodGet, pattern: ui.PathExport, role: fleet.RoleViewer, reach: access.List, raw: s.sendDevices,
-			wait: 2 * time.Minute, heavy: heavy.Export},
-		{method: http.MethodGet, pattern: ui.PathImport, role: operator, reach: access.Audience, page: s.showImport},
-		{method: http.MethodPost, pattern: ui.PathImport, role: operator, reach: access.Audience, page: s.planImport,
-			body: fleet.MaxDeviceFile + formBytes, wait: time.Minute, heavy: heavy.Import},
-		{method: http.MethodPost, pattern: ui.PathImport + "/apply", role: operator, reach: access.Audience,
-			page: s.applyImport, body: 2*fleet.MaxDeviceFile + formBytes, wait: time.Minute,
-			heavy: heavy.Import},
+	return []pages.Route{
+		{Method: http.MethodGet, Pattern: ui.PathExport, Role: fleet.RoleViewer, Reach: access.List, Raw: s.sendDevices,
+			Wait: 2 * time.Minute, Heavy: heavy.Export},
+		{Method: http.MethodGet, Pattern: ui.PathImport, Role: operator, Reach: access.Audience, Page: s.showImport},
+		{Method: http.MethodPost, Pattern: ui.PathImport, Role: operator, Reach: access.Audience, Page: s.planImport,
+			Body: fleet.MaxDeviceFile + pages.FormBytes, Wait: time.Minute, Heavy: heavy.Import},
+		{Method: http.MethodPost, Pattern: ui.PathImport + "/apply", Role: operator, Reach: access.Audience,
+			Page: s.applyImport, Body: 2*fleet.MaxDeviceFile + pages.FormBytes, Wait: time.Minute,
+			Heavy: heavy.Import},
 	}
 }
 
@@ -43,7 +44,7 @@ func (s *Server) sendDevices(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // otherwise the file would seem complete
 	default:
 		h.Del("Content-Disposition")
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 	}
 }
 
@@ -58,22 +59,24 @@ func (w *startedWriter) Write(p []byte) (int, error) {
 	return w.Writer.Write(p)
 }
 
-func (s *Server) showImport(*http.Request) (answer, error) { return show(ui.ImportPage{}.Page()) }
+func (s *Server) showImport(*http.Request) (pages.Answer, error) {
+	return pages.Show(ui.ImportPage{}.Page())
+}
 
 // planImport shows the changes that an uploaded file would make.
-func (s *Server) planImport(r *http.Request) (answer, error) {
+func (s *Server) planImport(r *http.Request) (pages.Answer, error) {
 	text, err := uploadedFile(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	return s.importPage(r, text, "")
 }
 
 // uploadedFile reads the file of a form, or the text in a field of the page.
 func uploadedFile(r *http.Request) ([]byte, error) {
-	err := r.ParseMultipartForm(fleet.MaxDeviceFile + formBytes)
+	err := r.ParseMultipartForm(fleet.MaxDeviceFile + pages.FormBytes)
 	if err != nil && !errors.Is(err, http.ErrNotMultipart) {
-		return nil, formError(err)
+		return nil, pages.FormError(err)
 	}
 	file, _, err := r.FormFile("file")
 	if err != nil {
@@ -82,50 +85,50 @@ func uploadedFile(r *http.Request) ([]byte, error) {
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, fleet.MaxDeviceFile+1))
 	if err != nil {
-		return nil, formError(err)
+		return nil, pages.FormError(err)
 	}
 	return text, nil
 }
 
 // importPage shows the plan of a file, or its error.
-func (s *Server) importPage(r *http.Request, text []byte, problem string) (answer, error) {
+func (s *Server) importPage(r *http.Request, text []byte, problem string) (pages.Answer, error) {
 	ctx := r.Context()
 	file, err := fleet.ParseDeviceFile(text)
 	if errors.Is(err, fleet.ErrInvalid) {
-		return showAgain(ui.ImportPage{Problem: explain(ctx, err)}.Page())
+		return pages.ShowAgain(ui.ImportPage{Problem: pages.Explain(ctx, err)}.Page())
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	plan, err := s.Devices.PlanImport(ctx, viewerOf(ctx).actor(), file)
+	plan, err := s.Devices.PlanImport(ctx, pages.ViewerOf(ctx).Actor(), file)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page := ui.ImportPage{Plan: &plan, CSV: string(file.Changing(plan)), Problem: problem}
 	if problem != "" {
-		return showAgain(page.Page())
+		return pages.ShowAgain(page.Page())
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // applyImport makes the previewed changes.
-func (s *Server) applyImport(r *http.Request) (answer, error) {
+func (s *Server) applyImport(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	if err := r.ParseForm(); err != nil {
-		return answer{}, formError(err)
+		return pages.Answer{}, pages.FormError(err)
 	}
 	text := []byte(r.PostForm.Get("csv"))
 	file, err := fleet.ParseDeviceFile(text)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	done, err := s.Devices.Import(ctx, viewerOf(ctx).actor(), file, r.PostForm.Get("digest"))
-	if errorCode(err) == "import_differs" {
-		return s.importPage(r, text, explain(ctx, err))
+	done, err := s.Devices.Import(ctx, pages.ViewerOf(ctx).Actor(), file, r.PostForm.Get("digest"))
+	if pages.ErrorCode(err) == "import_differs" {
+		return s.importPage(r, text, pages.Explain(ctx, err))
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	s.flash(ctx, ui.Flash{Text: ui.T(inLanguage(ctx), "import.done", "n", len(done.Changes))})
-	return goTo(ui.PathDevices)
+	s.Flash(ctx, ui.Flash{Text: ui.T(pages.InLanguage(ctx), "import.done", "n", len(done.Changes))})
+	return pages.GoTo(ui.PathDevices)
 }

@@ -13,33 +13,34 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/heavy"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
 // keyRoutes are the pages for serial numbers and the signing key.
-func (s *Server) keyRoutes() []route {
+func (s *Server) keyRoutes() []pages.Route {
 	const get, post = http.MethodGet, http.MethodPost
 	serial := ui.PathSerials + "/{serial}"
-	return []route{
-		{method: get, pattern: ui.PathSerials, role: fleet.RoleViewer, reach: access.Fleet, page: s.showSerials},
-		{method: post, pattern: ui.PathSerials, role: fleet.RoleAdmin, reach: access.Fleet,
-			page: s.loadSerials, body: enrolment.MaxSerialFile +
-				formBytes, heavy: heavy.Import},
-		{method: post, pattern: serial + "/release", role: fleet.RoleAdmin, reach: access.Fleet,
-			page: s.releaseSerial},
-		{method: post, pattern: serial + "/delete", role: fleet.RoleAdmin, reach: access.Fleet, page: s.deleteSerial},
-		{method: get, pattern: ui.PathKeys, role: fleet.RoleViewer, reach: access.Fleet, page: s.showKeys},
-		{method: post, pattern: ui.PathKeys + "/start", role: fleet.RoleAdmin, reach: access.Fleet,
-			page: s.rotateKeys((*enrolment.SigningKeys).Start,
-				"flash.keys_start"), confirm: true},
-		{method: post, pattern: ui.PathKeys + "/finish", role: fleet.RoleAdmin, reach: access.Fleet,
-			page:    s.rotateKeys((*enrolment.SigningKeys).Finish, "flash.keys_finish"),
-			confirm: true},
-		{method: post, pattern: ui.PathKeys + "/abort", role: fleet.RoleAdmin, reach: access.Fleet,
-			page: s.rotateKeys((*enrolment.SigningKeys).Abort,
-				"flash.keys_abort"), confirm: true},
-		{method: post, pattern: ui.PathKeys + "/restart", role: fleet.RoleAdmin, reach: access.Fleet,
-			page: s.restartLeft},
+	return []pages.Route{
+		{Method: get, Pattern: ui.PathSerials, Role: fleet.RoleViewer, Reach: access.Fleet, Page: s.showSerials},
+		{Method: post, Pattern: ui.PathSerials, Role: fleet.RoleAdmin, Reach: access.Fleet,
+			Page: s.loadSerials, Body: enrolment.MaxSerialFile +
+				pages.FormBytes, Heavy: heavy.Import},
+		{Method: post, Pattern: serial + "/release", Role: fleet.RoleAdmin, Reach: access.Fleet,
+			Page: s.releaseSerial},
+		{Method: post, Pattern: serial + "/delete", Role: fleet.RoleAdmin, Reach: access.Fleet, Page: s.deleteSerial},
+		{Method: get, Pattern: ui.PathKeys, Role: fleet.RoleViewer, Reach: access.Fleet, Page: s.showKeys},
+		{Method: post, Pattern: ui.PathKeys + "/start", Role: fleet.RoleAdmin, Reach: access.Fleet,
+			Page: s.rotateKeys((*enrolment.SigningKeys).Start,
+				"flash.keys_start"), Confirm: true},
+		{Method: post, Pattern: ui.PathKeys + "/finish", Role: fleet.RoleAdmin, Reach: access.Fleet,
+			Page:    s.rotateKeys((*enrolment.SigningKeys).Finish, "flash.keys_finish"),
+			Confirm: true},
+		{Method: post, Pattern: ui.PathKeys + "/abort", Role: fleet.RoleAdmin, Reach: access.Fleet,
+			Page: s.rotateKeys((*enrolment.SigningKeys).Abort,
+				"flash.keys_abort"), Confirm: true},
+		{Method: post, Pattern: ui.PathKeys + "/restart", Role: fleet.RoleAdmin, Reach: access.Fleet,
+			Page: s.restartLeft},
 	}
 }
 
@@ -54,27 +55,27 @@ func (s *Server) serialsPage(r *http.Request, list ui.ListURL) (ui.SerialsPage, 
 
 // mayManage reports whether the viewer may manage keys, operators and tokens.
 func mayManage(ctx context.Context) bool {
-	return viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleAdmin)
+	return pages.ViewerOf(ctx).Actor().FleetRole().Allows(fleet.RoleAdmin)
 }
 
-func (s *Server) showSerials(r *http.Request) (answer, error) {
+func (s *Server) showSerials(r *http.Request) (pages.Answer, error) {
 	page, err := s.serialsPage(r, ui.ListURL{Path: ui.PathSerials, Values: r.URL.Query()})
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
-func (s *Server) loadSerials(r *http.Request) (answer, error) {
+func (s *Server) loadSerials(r *http.Request) (pages.Answer, error) {
 	list, err := serialList(r)
 	if err != nil {
-		return answer{}, formError(err)
+		return pages.Answer{}, pages.FormError(err)
 	}
 	ctx := r.Context()
-	done, err := s.Serials.LoadList(ctx, viewerOf(ctx).actor(), list)
+	done, err := s.Serials.LoadList(ctx, pages.ViewerOf(ctx).Actor(), list)
 	if err == nil {
-		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.serials_loaded", "n", done.Added)})
-		return goTo(ui.PathSerials)
+		s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.serials_loaded", "n", done.Added)})
+		return pages.GoTo(ui.PathSerials)
 	}
 	return s.serialsAgain(r, err)
 }
@@ -100,41 +101,41 @@ func serialList(r *http.Request) (io.Reader, error) {
 }
 
 // serialsAgain shows the page with the error.
-func (s *Server) serialsAgain(r *http.Request, err error) (answer, error) {
-	if statusOf(err) >= http.StatusInternalServerError || errors.Is(err, fleet.ErrNotFound) {
-		return answer{}, err
+func (s *Server) serialsAgain(r *http.Request, err error) (pages.Answer, error) {
+	if pages.StatusOf(err) >= http.StatusInternalServerError || errors.Is(err, fleet.ErrNotFound) {
+		return pages.Answer{}, err
 	}
 	page, failed := s.serialsPage(r, ui.ListURL{Path: ui.PathSerials})
 	if failed != nil {
-		return answer{}, failed
+		return pages.Answer{}, failed
 	}
-	page.Problem = explain(r.Context(), err)
+	page.Problem = pages.Explain(r.Context(), err)
 	var file *enrolment.SerialFileError
 	if errors.As(err, &file) {
 		page.Problems, page.More = file.Problems, file.More
 	}
-	a, _ := showAgain(page.Page())
-	a.status = statusOf(err)
+	a, _ := pages.ShowAgain(page.Page())
+	a.Status = pages.StatusOf(err)
 	return a, nil
 }
 
-func (s *Server) releaseSerial(r *http.Request) (answer, error) {
+func (s *Server) releaseSerial(r *http.Request) (pages.Answer, error) {
 	return s.changeSerial(r, s.Serials.Release, "flash.serial_released")
 }
 
-func (s *Server) deleteSerial(r *http.Request) (answer, error) {
+func (s *Server) deleteSerial(r *http.Request) (pages.Answer, error) {
 	return s.changeSerial(r, s.Serials.Delete, "flash.serial_deleted")
 }
 
 func (s *Server) changeSerial(r *http.Request, change func(context.Context, fleet.Principal, string) error,
 	key string) (
-	answer, error) {
+	pages.Answer, error) {
 	ctx := r.Context()
-	if err := change(ctx, viewerOf(ctx).actor(), chi.URLParam(r, "serial")); err != nil {
+	if err := change(ctx, pages.ViewerOf(ctx).Actor(), chi.URLParam(r, "serial")); err != nil {
 		return s.serialsAgain(r, err)
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, key)})
-	return goTo(ui.PathSerials)
+	s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, key)})
+	return pages.GoTo(ui.PathSerials)
 }
 
 func (s *Server) keysPage(r *http.Request, list ui.ListURL) (ui.KeysPage, error) {
@@ -155,47 +156,47 @@ func (s *Server) keysPage(r *http.Request, list ui.ListURL) (ui.KeysPage, error)
 	return page, err
 }
 
-func (s *Server) showKeys(r *http.Request) (answer, error) {
+func (s *Server) showKeys(r *http.Request) (pages.Answer, error) {
 	page, err := s.keysPage(r, ui.ListURL{Path: ui.PathKeys, Values: r.URL.Query()})
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // rotateKeys changes the rotation, if the typed text confirms it.
 func (s *Server) rotateKeys(act func(*enrolment.SigningKeys, context.Context, fleet.Principal, string) (
 	enrolment.KeyRotation,
-	error), key string) handler {
-	return func(r *http.Request) (answer, error) {
+	error), key string) pages.Handler {
+	return func(r *http.Request) (pages.Answer, error) {
 		ctx := r.Context()
-		_, err := act(s.Keys, ctx, viewerOf(ctx).actor(), r.PostFormValue("confirm"))
+		_, err := act(s.Keys, ctx, pages.ViewerOf(ctx).Actor(), r.PostFormValue("confirm"))
 		return s.keysChanged(r, key, err)
 	}
 }
 
-func (s *Server) keysChanged(r *http.Request, key string, err error) (answer, error) {
+func (s *Server) keysChanged(r *http.Request, key string, err error) (pages.Answer, error) {
 	ctx := r.Context()
 	if err == nil {
-		s.flash(ctx, ui.Flash{Text: text(ctx, key)})
-		return goTo(ui.PathKeys)
+		s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, key)})
+		return pages.GoTo(ui.PathKeys)
 	}
-	if statusOf(err) >= http.StatusInternalServerError {
-		return answer{}, err
+	if pages.StatusOf(err) >= http.StatusInternalServerError {
+		return pages.Answer{}, err
 	}
 	page, failed := s.keysPage(r, ui.ListURL{Path: ui.PathKeys})
 	if failed != nil {
-		return answer{}, failed
+		return pages.Answer{}, failed
 	}
-	page.Problem = explain(ctx, err)
-	a, _ := showAgain(page.Page())
-	a.status = statusOf(err)
+	page.Problem = pages.Explain(ctx, err)
+	a, _ := pages.ShowAgain(page.Page())
+	a.Status = pages.StatusOf(err)
 	return a, nil
 }
 
-func (s *Server) restartLeft(r *http.Request) (answer, error) {
+func (s *Server) restartLeft(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
-	request, err := s.Keys.Restart(ctx, viewerOf(ctx).actor(), s.Presences.IsConnected)
+	request, err := s.Keys.Restart(ctx, pages.ViewerOf(ctx).Actor(), s.Presences.IsConnected)
 	if err != nil {
 		return s.keysChanged(r, "", err)
 	}
@@ -203,5 +204,5 @@ func (s *Server) restartLeft(r *http.Request) (answer, error) {
 	if err != nil {
 		return s.keysChanged(r, "", err)
 	}
-	return goTo(ui.FanOutPath(f.ID.String()))
+	return pages.GoTo(ui.FanOutPath(f.ID.String()))
 }

@@ -6,21 +6,22 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/web/console/pages"
 )
 
 // An overviewView follows the first page.
 type overviewView struct{ server *Server }
 
-func (v overviewView) pace() time.Duration { return paceCounts }
+func (v overviewView) Pace() time.Duration { return pages.PaceCounts }
 
-func (v overviewView) wants(e *fleet.Event) bool {
+func (v overviewView) Wants(e *fleet.Event) bool {
 	return e.Kind == fleet.EventPresence || e.Kind == fleet.EventDevice || e.Kind == fleet.EventFanOut ||
 		e.Kind == fleet.EventAlert || ofCampaign(e)
 }
 
-func (v overviewView) begin(context.Context) (updates, error) { return updates{}, nil }
+func (v overviewView) Begin(context.Context) (pages.Updates, error) { return pages.Updates{}, nil }
 
-func (v overviewView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+func (v overviewView) Render(ctx context.Context, events []fleet.Event) (u pages.Updates, err error) {
 	devices, alerts := false, false
 	for _, e := range events {
 		if e.Kind == fleet.EventAlert {
@@ -35,10 +36,10 @@ func (v overviewView) render(ctx context.Context, events []fleet.Event) (u updat
 		if err != nil {
 			return u, err
 		}
-		u.patches = append(u.patches, row.Brief())
+		u.Patches = append(u.Patches, row.Brief())
 	}
 	if alerts {
-		u.patches = append(u.patches, v.server.alertsNow(ctx).View())
+		u.Patches = append(u.Patches, v.server.alertsNow(ctx).View())
 	}
 	for subject := range subjects(events) {
 		if err := v.campaign(ctx, subject, &u); err != nil {
@@ -50,20 +51,20 @@ func (v overviewView) render(ctx context.Context, events []fleet.Event) (u updat
 		if err != nil {
 			return u, err
 		}
-		u.patches = append(u.patches, now.View(), needs.View())
-		u.later = true // presence reaches the store a moment after the event
+		u.Patches = append(u.Patches, now.View(), needs.View())
+		u.Later = true // presence reaches the store a moment after the event
 	}
 	return u, nil
 }
 
-func (v overviewView) campaign(ctx context.Context, subject string, u *updates) error {
+func (v overviewView) campaign(ctx context.Context, subject string, u *pages.Updates) error {
 	c, err := v.server.campaignOf(ctx, subject)
 	if err != nil {
 		return err
 	}
 	row, err := v.server.campaignRow(ctx, c)
-	u.patches = append(u.patches, row.Brief())
+	u.Patches = append(u.Patches, row.Brief())
 	return err
 }
 
-func (s *Server) newOverviewView(*http.Request) (view, error) { return overviewView{s}, nil }
+func (s *Server) newOverviewView(*http.Request) (pages.View, error) { return overviewView{s}, nil }

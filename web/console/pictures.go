@@ -14,6 +14,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/picture"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -33,12 +34,12 @@ func snapshot(s picture.Snapshot) ui.Snapshot {
 func (s *Server) sendSnapshot(w http.ResponseWriter, r *http.Request) {
 	id, err := uuid.Parse(chi.URLParam(r, "snapshot"))
 	if err != nil {
-		s.fail(w, r, errNoPage)
+		s.Fail(w, r, pages.ErrNoPage)
 		return
 	}
 	shot, data, err := s.Snapshots.Picture(r.Context(), id)
 	if err != nil {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return
 	}
 	if r.URL.Query().Get("download") != "" {

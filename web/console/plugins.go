@@ -10,31 +10,32 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/plugin"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
 // pluginRoutes are the settings of plug-ins. Their changes decide which programs run on fleetd's
 // machine, so they require the password.
-func (s *Server) pluginRoutes() []route {
+func (s *Server) pluginRoutes() []pages.Route {
 	const get, post, admin = http.MethodGet, http.MethodPost, fleet.RoleAdmin
 	one := ui.PathPlugins + "/{plugin}"
-	return []route{
-		{method: get, pattern: ui.PathPlugins, role: admin, reach: access.Fleet, page: s.listPlugins},
-		{method: post, pattern: ui.PathPlugins, role: admin, reach: access.Fleet, page: s.createPlugin, confirm: true},
-		{method: get, pattern: one, role: admin, reach: access.Fleet, page: s.showPlugin},
-		{method: post, pattern: one + "/reload", role: admin, reach: access.Fleet, page: s.reloadPlugin},
-		{method: post, pattern: one + "/edit", role: admin, reach: access.Fleet, page: s.editPlugin, confirm: true},
-		{method: post, pattern: one + "/enable", role: admin, reach: access.Fleet, page: s.switchPlugin(true),
-			confirm: true},
-		{method: post, pattern: one + "/disable", role: admin, reach: access.Fleet, page: s.switchPlugin(false),
-			confirm: true},
-		{method: post, pattern: one + "/delete", role: admin, reach: access.Fleet, page: s.deletePlugin, confirm: true},
+	return []pages.Route{
+		{Method: get, Pattern: ui.PathPlugins, Role: admin, Reach: access.Fleet, Page: s.listPlugins},
+		{Method: post, Pattern: ui.PathPlugins, Role: admin, Reach: access.Fleet, Page: s.createPlugin, Confirm: true},
+		{Method: get, Pattern: one, Role: admin, Reach: access.Fleet, Page: s.showPlugin},
+		{Method: post, Pattern: one + "/reload", Role: admin, Reach: access.Fleet, Page: s.reloadPlugin},
+		{Method: post, Pattern: one + "/edit", Role: admin, Reach: access.Fleet, Page: s.editPlugin, Confirm: true},
+		{Method: post, Pattern: one + "/enable", Role: admin, Reach: access.Fleet, Page: s.switchPlugin(true),
+			Confirm: true},
+		{Method: post, Pattern: one + "/disable", Role: admin, Reach: access.Fleet, Page: s.switchPlugin(false),
+			Confirm: true},
+		{Method: post, Pattern: one + "/delete", Role: admin, Reach: access.Fleet, Page: s.deletePlugin, Confirm: true},
 	}
 }
 
 func (s *Server) pluginRows(ctx context.Context) ([]ui.PluginRow, error) {
-	list, err := s.Plugins.List(viewerOf(ctx).actor())
+	list, err := s.Plugins.List(pages.ViewerOf(ctx).Actor())
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +54,7 @@ func (s *Server) pluginRow(ctx context.Context, p plugin.Listed) (ui.PluginRow, 
 	if err == nil && d.RetiredAt == nil {
 		row.Tools = d.ToolsCount
 	}
-	return row, unless(err, fleet.ErrNotFound)
+	return row, pages.Unless(err, fleet.ErrNotFound)
 }
 
 func (s *Server) pluginsPage(ctx context.Context) (page ui.PluginsPage, err error) {
@@ -62,48 +63,48 @@ func (s *Server) pluginsPage(ctx context.Context) (page ui.PluginsPage, err erro
 	return page, err
 }
 
-func (s *Server) listPlugins(r *http.Request) (answer, error) {
+func (s *Server) listPlugins(r *http.Request) (pages.Answer, error) {
 	page, err := s.pluginsPage(r.Context())
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // pluginFields are the fields of the form that show their own errors.
 var pluginFields = []string{"name", "command", "args", "url", "headers_file", "tools", "audience", "offer_to_voice",
 	"limits.memory", "limits.cpu", "limits.open_files", "env", "env_files"}
 
-func (s *Server) createPlugin(r *http.Request) (answer, error) {
+func (s *Server) createPlugin(r *http.Request) (pages.Answer, error) {
 	if err := r.ParseForm(); err != nil {
-		return answer{}, formError(err)
+		return pages.Answer{}, pages.FormError(err)
 	}
 	ctx := r.Context()
 	f := forms.PostedPlugin(r.PostForm)
 	f.New = true
 	m, err := f.Read()
 	if err == nil {
-		_, err = s.Plugins.Create(ctx, viewerOf(ctx).actor(), f.Name, m)
+		_, err = s.Plugins.Create(ctx, pages.ViewerOf(ctx).Actor(), f.Name, m)
 	}
 	if err == nil {
-		s.flash(ctx, ui.Flash{Text: text(ctx, "plugins.added", "name", f.Name)})
-		return goTo(ui.PluginPath(f.Name))
+		s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "plugins.added", "name", f.Name)})
+		return pages.GoTo(ui.PluginPath(f.Name))
 	}
 	problems, ok := fieldProblems(ctx, err, pluginFields)
 	if !ok {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page, err := s.pluginsPage(ctx)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Form, page.Problems = f, problems
-	return showAgain(page.Page())
+	return pages.ShowAgain(page.Page())
 }
 
 func (s *Server) pluginPage(r *http.Request) (page ui.PluginPage, err error) {
 	ctx := r.Context()
-	by, name := viewerOf(ctx).actor(), programName(r, "plugin")
+	by, name := pages.ViewerOf(ctx).Actor(), programName(r, "plugin")
 	p, err := s.Plugins.Plugin(by, name)
 	if err != nil {
 		return page, err
@@ -116,69 +117,69 @@ func (s *Server) pluginPage(r *http.Request) (page ui.PluginPage, err error) {
 	return page, err
 }
 
-func (s *Server) showPlugin(r *http.Request) (answer, error) {
+func (s *Server) showPlugin(r *http.Request) (pages.Answer, error) {
 	page, err := s.pluginPage(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
-func (s *Server) editPlugin(r *http.Request) (answer, error) {
+func (s *Server) editPlugin(r *http.Request) (pages.Answer, error) {
 	if err := r.ParseForm(); err != nil {
-		return answer{}, formError(err)
+		return pages.Answer{}, pages.FormError(err)
 	}
 	ctx := r.Context()
 	page, err := s.pluginPage(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	f := forms.PostedPlugin(r.PostForm)
-	_, err = s.Plugins.Update(ctx, viewerOf(ctx).actor(), page.Row.Name, f.Version, f.Change)
+	_, err = s.Plugins.Update(ctx, pages.ViewerOf(ctx).Actor(), page.Row.Name, f.Version, f.Change)
 	if err == nil {
-		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
-		return goTo(ui.PluginPath(page.Row.Name))
+		s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.saved")})
+		return pages.GoTo(ui.PluginPath(page.Row.Name))
 	}
 	problems, ok := fieldProblems(ctx, err, pluginFields)
 	if !ok {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	f.Name, f.Variables = page.Row.Name, page.Form.Variables
 	page.Form, page.Problems = f, problems
-	return showAgain(page.Page())
+	return pages.ShowAgain(page.Page())
 }
 
-func (s *Server) reloadPlugin(r *http.Request) (answer, error) {
+func (s *Server) reloadPlugin(r *http.Request) (pages.Answer, error) {
 	ctx, name := r.Context(), programName(r, "plugin")
-	_, err := s.Plugins.Restart(ctx, viewerOf(ctx).actor(), name)
-	return s.programChanged(r, ui.PluginPath(name), text(ctx, "plugins.reloaded", "name", name), err)
+	_, err := s.Plugins.Restart(ctx, pages.ViewerOf(ctx).Actor(), name)
+	return s.programChanged(r, ui.PluginPath(name), pages.Text(ctx, "plugins.reloaded", "name", name), err)
 }
 
-func (s *Server) switchPlugin(on bool) handler {
-	return func(r *http.Request) (answer, error) {
+func (s *Server) switchPlugin(on bool) pages.Handler {
+	return func(r *http.Request) (pages.Answer, error) {
 		ctx, name := r.Context(), programName(r, "plugin")
-		_, err := s.Plugins.Update(ctx, viewerOf(ctx).actor(), name, policyVersion(r), func(m *plugin.Manifest) error {
+		_, err := s.Plugins.Update(ctx, pages.ViewerOf(ctx).Actor(), name, policyVersion(r), func(m *plugin.Manifest) error {
 			m.Disabled = !on
 			return nil
 		})
-		return s.programChanged(r, ui.PluginPath(name), text(ctx, "flash.saved"), err)
+		return s.programChanged(r, ui.PluginPath(name), pages.Text(ctx, "flash.saved"), err)
 	}
 }
 
 // deletePlugin requires the typed name, because its device retires.
-func (s *Server) deletePlugin(r *http.Request) (answer, error) {
+func (s *Server) deletePlugin(r *http.Request) (pages.Answer, error) {
 	ctx, name := r.Context(), programName(r, "plugin")
-	if _, err := s.Plugins.Plugin(viewerOf(ctx).actor(), name); err != nil {
-		return answer{}, err
+	if _, err := s.Plugins.Plugin(pages.ViewerOf(ctx).Actor(), name); err != nil {
+		return pages.Answer{}, err
 	}
 	if r.PostFormValue("confirm") != name {
-		return answer{}, errNotConfirmed
+		return pages.Answer{}, pages.ErrNotConfirmed
 	}
-	if err := s.Plugins.Delete(ctx, viewerOf(ctx).actor(), name); err != nil {
+	if err := s.Plugins.Delete(ctx, pages.ViewerOf(ctx).Actor(), name); err != nil {
 		return s.programChanged(r, ui.PluginPath(name), "", err)
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, "plugins.was_deleted", "name", name)})
-	return goTo(ui.PathPlugins)
+	s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "plugins.was_deleted", "name", name)})
+	return pages.GoTo(ui.PathPlugins)
 }
 
 // A pluginsView follows the list of plug-ins. No event announces what a program uses.
@@ -188,8 +189,8 @@ type pluginsView struct {
 	sent   sentParts
 }
 
-func (s *Server) newPluginsView(r *http.Request) (view, error) {
-	if _, err := s.Plugins.List(viewerOf(r.Context()).actor()); err != nil {
+func (s *Server) newPluginsView(r *http.Request) (pages.View, error) {
+	if _, err := s.Plugins.List(pages.ViewerOf(r.Context()).Actor()); err != nil {
 		return nil, err
 	}
 	v := &pluginsView{server: s, shown: make(map[string]bool), sent: sentParts{}}
@@ -199,15 +200,17 @@ func (s *Server) newPluginsView(r *http.Request) (view, error) {
 	return v, nil
 }
 
-func (v *pluginsView) pace() time.Duration { return paceCounts }
+func (v *pluginsView) Pace() time.Duration { return pages.PaceCounts }
 
-func (v *pluginsView) wants(*fleet.Event) bool { return false }
+func (v *pluginsView) Wants(*fleet.Event) bool { return false }
 
-func (v *pluginsView) begin(ctx context.Context) (updates, error) { return v.look(ctx) }
+func (v *pluginsView) Begin(ctx context.Context) (pages.Updates, error) { return v.Look(ctx) }
 
-func (v *pluginsView) render(context.Context, []fleet.Event) (updates, error) { return updates{}, nil }
+func (v *pluginsView) Render(context.Context, []fleet.Event) (pages.Updates, error) {
+	return pages.Updates{}, nil
+}
 
-func (v *pluginsView) look(ctx context.Context) (u updates, err error) {
+func (v *pluginsView) Look(ctx context.Context) (u pages.Updates, err error) {
 	rows, err := v.server.pluginRows(ctx)
 	if err != nil {
 		return u, err
@@ -217,7 +220,7 @@ func (v *pluginsView) look(ctx context.Context) (u updates, err error) {
 		now[row.Name] = true
 		if !v.shown[row.Name] {
 			v.shown[row.Name] = true
-			u.fresh++
+			u.Fresh++
 		}
 		still := row // a row is marked as moved if more than its figures changed
 		still.PID, still.Memory, still.CPU = 0, 0, 0
@@ -249,34 +252,36 @@ type pluginView struct {
 	lines  []plugin.Line // that the page shows
 }
 
-func (s *Server) newPluginView(r *http.Request) (view, error) {
+func (s *Server) newPluginView(r *http.Request) (pages.View, error) {
 	v := &pluginView{server: s, name: r.URL.Query().Get("name"), sent: sentParts{}}
-	_, err := s.Plugins.Plugin(viewerOf(r.Context()).actor(), v.name)
+	_, err := s.Plugins.Plugin(pages.ViewerOf(r.Context()).Actor(), v.name)
 	return v, err
 }
 
-func (v *pluginView) pace() time.Duration { return paceCounts }
+func (v *pluginView) Pace() time.Duration { return pages.PaceCounts }
 
-func (v *pluginView) wants(*fleet.Event) bool { return false }
+func (v *pluginView) Wants(*fleet.Event) bool { return false }
 
-func (v *pluginView) render(context.Context, []fleet.Event) (updates, error) { return updates{}, nil }
+func (v *pluginView) Render(context.Context, []fleet.Event) (pages.Updates, error) {
+	return pages.Updates{}, nil
+}
 
-// begin sends the whole log: the page may have missed lines, or have lines of an earlier stream.
-func (v *pluginView) begin(ctx context.Context) (u updates, err error) {
-	if v.lines, err = v.server.Plugins.Lines(viewerOf(ctx).actor(), v.name); err != nil {
+// Begin sends the whole log: the page may have missed lines, or have lines of an earlier stream.
+func (v *pluginView) Begin(ctx context.Context) (u pages.Updates, err error) {
+	if v.lines, err = v.server.Plugins.Lines(pages.ViewerOf(ctx).Actor(), v.name); err != nil {
 		return u, err
 	}
-	u.patches = append(u.patches, ui.PluginNews(v.lines).All())
+	u.Patches = append(u.Patches, ui.PluginNews(v.lines).All())
 	return u, v.state(ctx, &u)
 }
 
-func (v *pluginView) look(ctx context.Context) (u updates, err error) {
-	lines, err := v.server.Plugins.Lines(viewerOf(ctx).actor(), v.name)
-	if err = unless(err, fleet.ErrNotFound); err != nil {
+func (v *pluginView) Look(ctx context.Context) (u pages.Updates, err error) {
+	lines, err := v.server.Plugins.Lines(pages.ViewerOf(ctx).Actor(), v.name)
+	if err = pages.Unless(err, fleet.ErrNotFound); err != nil {
 		return u, err
 	}
 	if more := newLines(v.lines, lines); len(more) > 0 {
-		u.patches = append(u.patches, ui.PluginNews(more).View())
+		u.Patches = append(u.Patches, ui.PluginNews(more).View())
 		v.lines = lines
 	}
 	return u, v.state(ctx, &u)
@@ -295,8 +300,8 @@ func newLines(shown, all []plugin.Line) []plugin.Line {
 	return all
 }
 
-func (v *pluginView) state(ctx context.Context, u *updates) error {
-	p, err := v.server.Plugins.Plugin(viewerOf(ctx).actor(), v.name)
+func (v *pluginView) state(ctx context.Context, u *pages.Updates) error {
+	p, err := v.server.Plugins.Plugin(pages.ViewerOf(ctx).Actor(), v.name)
 	if errors.Is(err, fleet.ErrNotFound) {
 		return v.sent.add(ctx, u, "now", ui.PluginRow{Deleted: true}.Now())
 	}

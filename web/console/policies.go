@@ -13,38 +13,39 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/policy"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
 
-func (s *Server) policyRoutes() []route {
+func (s *Server) policyRoutes() []pages.Route {
 	const viewer, admin = fleet.RoleViewer, fleet.RoleAdmin
 	rule := ui.PathPolicies + "/{policy}"
-	return []route{
-		{method: http.MethodGet, pattern: ui.PathPolicies, role: viewer, reach: access.Fleet, page: s.listPolicies},
-		{method: http.MethodPost, pattern: ui.PathPolicies, role: admin, reach: access.Fleet, page: s.createPolicy,
-			confirm: true},
-		{method: http.MethodGet, pattern: rule, role: viewer, reach: access.Fleet, page: s.showPolicy},
-		{method: http.MethodPost, pattern: rule + "/edit", role: admin, reach: access.Fleet, page: s.editPolicy,
-			confirm: true},
-		{method: http.MethodPost, pattern: rule + "/enable", role: admin, reach: access.Fleet, page: s.switchPolicy(true),
-			confirm: true},
-		{method: http.MethodPost, pattern: rule + "/disable", role: admin, reach: access.Fleet, page: s.switchPolicy(false),
-			confirm: true},
-		{method: http.MethodPost, pattern: rule + "/move", role: admin, reach: access.Fleet, page: s.movePolicy,
-			confirm: true},
-		{method: http.MethodPost, pattern: rule + "/delete", role: admin, reach: access.Fleet, page: s.deletePolicy,
-			confirm: true},
+	return []pages.Route{
+		{Method: http.MethodGet, Pattern: ui.PathPolicies, Role: viewer, Reach: access.Fleet, Page: s.listPolicies},
+		{Method: http.MethodPost, Pattern: ui.PathPolicies, Role: admin, Reach: access.Fleet, Page: s.createPolicy,
+			Confirm: true},
+		{Method: http.MethodGet, Pattern: rule, Role: viewer, Reach: access.Fleet, Page: s.showPolicy},
+		{Method: http.MethodPost, Pattern: rule + "/edit", Role: admin, Reach: access.Fleet, Page: s.editPolicy,
+			Confirm: true},
+		{Method: http.MethodPost, Pattern: rule + "/enable", Role: admin, Reach: access.Fleet, Page: s.switchPolicy(true),
+			Confirm: true},
+		{Method: http.MethodPost, Pattern: rule + "/disable", Role: admin, Reach: access.Fleet, Page: s.switchPolicy(false),
+			Confirm: true},
+		{Method: http.MethodPost, Pattern: rule + "/move", Role: admin, Reach: access.Fleet, Page: s.movePolicy,
+			Confirm: true},
+		{Method: http.MethodPost, Pattern: rule + "/delete", Role: admin, Reach: access.Fleet, Page: s.deletePolicy,
+			Confirm: true},
 	}
 }
 
 func (s *Server) policiesPage(r *http.Request) (ui.PoliciesPage, error) {
 	ctx := r.Context()
-	page := ui.PoliciesPage{Table: s.Policies.Table(), Admin: mayAdmin(r.Context()),
+	page := ui.PoliciesPage{Table: s.Policies.Table(), Admin: pages.MayAdmin(r.Context()),
 		Form:  forms.Policy{Enabled: true, Zone: "UTC"},
 		Zones: policyZones(r)}
-	if err := viewerOf(ctx).actor().May(fleet.RoleViewer, "read_policies"); err != nil {
+	if err := pages.ViewerOf(ctx).Actor().May(fleet.RoleViewer, "read_policies"); err != nil {
 		return page, err
 	}
 	var err error
@@ -57,7 +58,7 @@ func (s *Server) policiesPage(r *http.Request) (ui.PoliciesPage, error) {
 
 // policyZones returns the time zones that a window is likely to use.
 func policyZones(r *http.Request) []string {
-	zones := slices.Concat([]string{viewerOf(r.Context()).zone.String(), "UTC"}, zonesOffered)
+	zones := slices.Concat([]string{pages.ViewerOf(r.Context()).Zone.String(), "UTC"}, pages.ZonesOffered)
 	slices.Sort(zones)
 	return slices.Compact(zones)
 }
@@ -87,13 +88,14 @@ func (s *Server) policyTrial(r *http.Request) (ui.PolicyTrial, error) {
 	if v.Tools, err = s.Policies.ToolNames(ctx); err != nil || v.Tool == "" {
 		return v, err
 	}
-	result, err := s.Tester.Test(ctx, viewerOf(ctx).actor(), policy.Trial{Subject: policySubject(v.Caller), Query: v.On,
-		Tool: v.Tool, Arguments: json.RawMessage(v.Arguments)})
+	result, err := s.Tester.Test(ctx, pages.ViewerOf(ctx).Actor(), policy.Trial{Subject: policySubject(v.Caller),
+		Query: v.On,
+		Tool:  v.Tool, Arguments: json.RawMessage(v.Arguments)})
 	switch {
-	case err != nil && statusOf(err) >= http.StatusInternalServerError:
+	case err != nil && pages.StatusOf(err) >= http.StatusInternalServerError:
 		return v, err
 	case err != nil:
-		v.Problem = explain(ctx, err)
+		v.Problem = pages.Explain(ctx, err)
 	default:
 		v.Result = &result
 	}
@@ -113,17 +115,17 @@ func policySubject(caller string) policy.Subject {
 	return policy.Subject{Kind: fleet.PrincipalKind(what), Role: fleet.Role(which)}
 }
 
-func (s *Server) listPolicies(r *http.Request) (answer, error) {
+func (s *Server) listPolicies(r *http.Request) (pages.Answer, error) {
 	page, err := s.policiesPage(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 func readPolicy(r *http.Request) (f forms.Policy, version int64, err error) {
 	if err := r.ParseForm(); err != nil {
-		return f, 0, formError(err)
+		return f, 0, pages.FormError(err)
 	}
 	get := r.PostFormValue
 	f = forms.Policy{Name: get("name"), Names: get("names"), Tools: get("tools"), Audience: get("audience"),
@@ -140,37 +142,37 @@ func policyVersion(r *http.Request) int64 {
 	return version
 }
 
-func (s *Server) createPolicy(r *http.Request) (answer, error) {
+func (s *Server) createPolicy(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	f, version, err := readPolicy(r)
 	if err == nil {
 		var rule policy.Rule
 		if rule, err = f.Read(); err == nil {
-			_, err = s.Policies.Create(ctx, viewerOf(ctx).actor(), version, -1, rule)
+			_, err = s.Policies.Create(ctx, pages.ViewerOf(ctx).Actor(), version, -1, rule)
 		}
 	}
-	if err != nil && statusOf(err) >= http.StatusInternalServerError {
-		return answer{}, err
+	if err != nil && pages.StatusOf(err) >= http.StatusInternalServerError {
+		return pages.Answer{}, err
 	}
 	if err != nil {
 		page, failed := s.policiesPage(r)
 		if failed != nil {
-			return answer{}, failed
+			return pages.Answer{}, failed
 		}
-		page.Form, page.Problem = f, explain(ctx, err)
-		return showAgain(page.Page())
+		page.Form, page.Problem = f, pages.Explain(ctx, err)
+		return pages.ShowAgain(page.Page())
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
-	return goTo(ui.PathPolicies)
+	s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.saved")})
+	return pages.GoTo(ui.PathPolicies)
 }
 
 // policyRule returns the rule in the address, with the version of its table.
 func (s *Server) policyRule(r *http.Request) (policy.Rule, int64, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "policy"))
 	if err != nil {
-		return policy.Rule{}, 0, errNoPage
+		return policy.Rule{}, 0, pages.ErrNoPage
 	}
-	if err := viewerOf(r.Context()).actor().May(fleet.RoleViewer, "read_policies"); err != nil {
+	if err := pages.ViewerOf(r.Context()).Actor().May(fleet.RoleViewer, "read_policies"); err != nil {
 		return policy.Rule{}, 0, err
 	}
 	t := s.Policies.Table()
@@ -183,58 +185,58 @@ func (s *Server) policyRule(r *http.Request) (policy.Rule, int64, error) {
 
 func (s *Server) policyPage(r *http.Request, rule policy.Rule, version int64) (ui.PolicyPage, error) {
 	warnings, err := s.Policies.Warnings(r.Context())
-	return ui.PolicyPage{Rule: rule, Version: version, Warnings: warnings, Admin: mayAdmin(r.Context()),
+	return ui.PolicyPage{Rule: rule, Version: version, Warnings: warnings, Admin: pages.MayAdmin(r.Context()),
 		Form: forms.FillPolicy(rule), Zones: policyZones(r)}, err
 }
 
-func (s *Server) showPolicy(r *http.Request) (answer, error) {
+func (s *Server) showPolicy(r *http.Request) (pages.Answer, error) {
 	rule, version, err := s.policyRule(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page, err := s.policyPage(r, rule, version)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
-func (s *Server) editPolicy(r *http.Request) (answer, error) {
+func (s *Server) editPolicy(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	rule, now, err := s.policyRule(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	f, version, err := readPolicy(r)
 	if err == nil {
 		var changed policy.Rule
 		if changed, err = f.Read(); err == nil {
-			_, err = s.Policies.Update(ctx, viewerOf(ctx).actor(), version, rule.ID, func(to *policy.Rule) error {
+			_, err = s.Policies.Update(ctx, pages.ViewerOf(ctx).Actor(), version, rule.ID, func(to *policy.Rule) error {
 				*to = changed
 				return nil
 			})
 		}
 	}
-	if err != nil && statusOf(err) >= http.StatusInternalServerError {
-		return answer{}, err
+	if err != nil && pages.StatusOf(err) >= http.StatusInternalServerError {
+		return pages.Answer{}, err
 	}
 	if err != nil {
 		page, failed := s.policyPage(r, rule, now)
 		if failed != nil {
-			return answer{}, failed
+			return pages.Answer{}, failed
 		}
-		page.Form, page.Problem = f, explain(ctx, err)
-		return showAgain(page.Page())
+		page.Form, page.Problem = f, pages.Explain(ctx, err)
+		return pages.ShowAgain(page.Page())
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
-	return goTo(ui.PathPolicies)
+	s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.saved")})
+	return pages.GoTo(ui.PathPolicies)
 }
 
-func (s *Server) switchPolicy(on bool) handler {
-	return func(r *http.Request) (answer, error) {
+func (s *Server) switchPolicy(on bool) pages.Handler {
+	return func(r *http.Request) (pages.Answer, error) {
 		rule, _, err := s.policyRule(r)
 		if err == nil {
-			_, err = s.Policies.Update(r.Context(), viewerOf(r.Context()).actor(), policyVersion(r), rule.ID,
+			_, err = s.Policies.Update(r.Context(), pages.ViewerOf(r.Context()).Actor(), policyVersion(r), rule.ID,
 				func(to *policy.Rule) error {
 					to.Enabled = on
 					return nil
@@ -244,36 +246,36 @@ func (s *Server) switchPolicy(on bool) handler {
 	}
 }
 
-func (s *Server) movePolicy(r *http.Request) (answer, error) {
+func (s *Server) movePolicy(r *http.Request) (pages.Answer, error) {
 	rule, _, err := s.policyRule(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	to, err := strconv.Atoi(r.PostFormValue("to"))
 	if err != nil {
-		return answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_form.place")
+		return pages.Answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_form.place")
 	}
-	_, err = s.Policies.Move(r.Context(), viewerOf(r.Context()).actor(), policyVersion(r), rule.ID, to)
+	_, err = s.Policies.Move(r.Context(), pages.ViewerOf(r.Context()).Actor(), policyVersion(r), rule.ID, to)
 	return s.policiesChanged(r, err)
 }
 
-func (s *Server) deletePolicy(r *http.Request) (answer, error) {
+func (s *Server) deletePolicy(r *http.Request) (pages.Answer, error) {
 	rule, _, err := s.policyRule(r)
 	if err == nil {
-		err = s.Policies.Delete(r.Context(), viewerOf(r.Context()).actor(), policyVersion(r), rule.ID)
+		err = s.Policies.Delete(r.Context(), pages.ViewerOf(r.Context()).Actor(), policyVersion(r), rule.ID)
 	}
 	return s.policiesChanged(r, err)
 }
 
-func (s *Server) policiesChanged(r *http.Request, err error) (answer, error) {
+func (s *Server) policiesChanged(r *http.Request, err error) (pages.Answer, error) {
 	ctx := r.Context()
 	switch {
-	case err != nil && errorCode(err) == "policy_changed": // the page shows the changed policy
-		s.flash(ctx, ui.Flash{Bad: true, Text: i18n.Unmarked(explain(ctx, err))})
+	case err != nil && pages.ErrorCode(err) == "policy_changed": // the page shows the changed policy
+		s.Flash(ctx, ui.Flash{Bad: true, Text: i18n.Unmarked(pages.Explain(ctx, err))})
 	case err != nil:
-		return answer{}, err
+		return pages.Answer{}, err
 	default:
-		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
+		s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.saved")})
 	}
-	return goTo(ui.PathPolicies)
+	return pages.GoTo(ui.PathPolicies)
 }

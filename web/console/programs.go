@@ -12,6 +12,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"fleetd/fleet"
+	"fleetd/web/console/pages"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
@@ -30,7 +31,7 @@ func programName(r *http.Request, param string) string {
 
 // fieldProblems returns an error with its field, if the form has one with that name.
 func fieldProblems(ctx context.Context, err error, fields []string) (ui.FieldProblems, bool) {
-	if statusOf(err) >= http.StatusInternalServerError || errors.Is(err, fleet.ErrForbidden) ||
+	if pages.StatusOf(err) >= http.StatusInternalServerError || errors.Is(err, fleet.ErrForbidden) ||
 		errors.Is(err, fleet.ErrNotFound) {
 		return nil, false
 	}
@@ -38,40 +39,40 @@ func fieldProblems(ctx context.Context, err error, fields []string) (ui.FieldPro
 	if e, ok := errors.AsType[*fleet.Error](err); ok && slices.Contains(fields, e.Field) {
 		field = e.Field
 	}
-	return ui.FieldProblems{field: explain(ctx, err)}, true
+	return ui.FieldProblems{field: pages.Explain(ctx, err)}, true
 }
 
 // programChanged redirects to the page of a plug-in or endpoint, and shows there that the act
 // succeeded, or why it failed.
-func (s *Server) programChanged(r *http.Request, path, done string, err error) (answer, error) {
+func (s *Server) programChanged(r *http.Request, path, done string, err error) (pages.Answer, error) {
 	ctx := r.Context()
 	switch {
 	case errors.Is(err, fleet.ErrConflict), errors.Is(err, fleet.ErrInvalid):
-		s.flash(ctx, ui.Flash{Bad: true, Text: i18n.Unmarked(explain(ctx, err))})
+		s.Flash(ctx, ui.Flash{Bad: true, Text: i18n.Unmarked(pages.Explain(ctx, err))})
 	case err != nil:
-		return answer{}, err
+		return pages.Answer{}, err
 	default:
-		s.flash(ctx, ui.Flash{Text: done})
+		s.Flash(ctx, ui.Flash{Text: done})
 	}
-	return goTo(path)
+	return pages.GoTo(path)
 }
 
 // sentParts are the components that a page has, by name: a component is sent again if it changed.
 type sentParts map[string][]byte
 
-func (p sentParts) add(ctx context.Context, u *updates, name string, c templ.Component) error {
+func (p sentParts) add(ctx context.Context, u *pages.Updates, name string, c templ.Component) error {
 	return p.addIf(ctx, u, name, c, c)
 }
 
 // addIf sends a component if another one changed.
-func (p sentParts) addIf(ctx context.Context, u *updates, name string, changed, c templ.Component) error {
+func (p sentParts) addIf(ctx context.Context, u *pages.Updates, name string, changed, c templ.Component) error {
 	var b bytes.Buffer
 	if err := changed.Render(ctx, &b); err != nil {
 		return err
 	}
 	if !bytes.Equal(p[name], b.Bytes()) {
 		p[name] = b.Bytes()
-		u.patches = append(u.patches, c)
+		u.Patches = append(u.Patches, c)
 	}
 	return nil
 }

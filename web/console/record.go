@@ -9,18 +9,19 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
 
 // recordRoutes are the pages and files of the sealed record.
-func (s *Server) recordRoutes() []route {
+func (s *Server) recordRoutes() []pages.Route {
 	const get, viewer = http.MethodGet, fleet.RoleViewer
-	return []route{
-		{method: get, pattern: ui.PathRecord, role: viewer, reach: access.Fleet, page: s.showRecord},
-		{method: http.MethodPost, pattern: ui.PathRecord, role: fleet.RoleAdmin, reach: access.Fleet, page: s.verifyRecord},
-		{method: get, pattern: ui.PathRecordCheckpoint, role: viewer, reach: access.Fleet, raw: s.sendCheckpoint},
-		{method: get, pattern: ui.PathRecordProof, role: viewer, reach: access.Fleet, raw: s.sendProof},
+	return []pages.Route{
+		{Method: get, Pattern: ui.PathRecord, Role: viewer, Reach: access.Fleet, Page: s.showRecord},
+		{Method: http.MethodPost, Pattern: ui.PathRecord, Role: fleet.RoleAdmin, Reach: access.Fleet, Page: s.verifyRecord},
+		{Method: get, Pattern: ui.PathRecordCheckpoint, Role: viewer, Reach: access.Fleet, Raw: s.sendCheckpoint},
+		{Method: get, Pattern: ui.PathRecordProof, Role: viewer, Reach: access.Fleet, Raw: s.sendProof},
 	}
 }
 
@@ -36,43 +37,43 @@ func (s *Server) recordPage(r *http.Request) (ui.RecordPage, error) {
 	queued, _, err := s.Record.Queue(r.Context())
 	line := s.recordLine()
 	page := ui.RecordPage{Status: line.Status, Verification: line.Verification, Queued: queued}
-	viewer := viewerOf(r.Context())
+	viewer := pages.ViewerOf(r.Context())
 	for _, state := range s.Publisher.States() {
 		place := ui.RecordPlace{State: state}
 		if !state.Since.IsZero() {
-			place.Why = i18n.Because(viewer.lang, viewer.zone, "record.place.", state.Why)
+			place.Why = i18n.Because(viewer.Lang, viewer.Zone, "record.place.", state.Why)
 		}
 		page.Places = append(page.Places, place)
 	}
 	return page, err
 }
 
-func (s *Server) showRecord(r *http.Request) (answer, error) {
+func (s *Server) showRecord(r *http.Request) (pages.Answer, error) {
 	page, err := s.recordPage(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
-func (s *Server) verifyRecord(r *http.Request) (answer, error) {
+func (s *Server) verifyRecord(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
-	err := s.Record.StartVerification(viewerOf(ctx).actor(), nil)
+	err := s.Record.StartVerification(pages.ViewerOf(ctx).Actor(), nil)
 	if err == nil {
-		return goTo(ui.PathRecord)
+		return pages.GoTo(ui.PathRecord)
 	}
 	page, failed := s.recordPage(r)
 	if failed != nil {
-		return answer{}, failed
+		return pages.Answer{}, failed
 	}
-	page.Problem = explain(ctx, err)
-	return answer{status: statusOf(err), page: page.Page()}, nil
+	page.Problem = pages.Explain(ctx, err)
+	return pages.Answer{Status: pages.StatusOf(err), Page: page.Page()}, nil
 }
 
 func (s *Server) sendCheckpoint(w http.ResponseWriter, r *http.Request) {
 	c, err := s.Record.Checkpoint(r.Context())
 	if err != nil {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return
 	}
 	sendText(w, "checkpoint-"+strconv.FormatInt(c.Size, 10)+".txt", []byte(c.Note))
@@ -85,19 +86,19 @@ func (s *Server) sendProof(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		id, err := uuid.Parse(text)
 		if err != nil {
-			s.fail(w, r, errNoPage)
+			s.Fail(w, r, pages.ErrNoPage)
 			return
 		}
 		numbers, err := s.Record.Entries(ctx, id)
 		if err != nil {
-			s.fail(w, r, err)
+			s.Fail(w, r, err)
 			return
 		}
 		entry = numbers[0]
 	}
 	p, err := s.Record.Prove(ctx, entry)
 	if err != nil {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return
 	}
 	sendText(w, "entry-"+strconv.FormatInt(entry, 10)+".tlog-proof", p.Format())

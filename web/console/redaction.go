@@ -11,35 +11,36 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/redaction"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
 // redactionRoutes are the page of redaction rules and its acts.
-func (s *Server) redactionRoutes() []route {
+func (s *Server) redactionRoutes() []pages.Route {
 	const get, post = http.MethodGet, http.MethodPost
 	one := ui.PathRedaction + "/{rule}"
-	return []route{
-		{method: get, pattern: ui.PathRedaction, role: fleet.RoleAdmin, reach: access.Fleet, page: s.listRedactions},
-		{method: post, pattern: ui.PathRedaction, role: fleet.RoleAdmin, reach: access.Fleet, page: s.createRedaction,
-			confirm: true},
-		{method: post, pattern: ui.PathRedactionDigest, role: fleet.RoleAdmin, reach: access.Fleet, page: s.digestValue},
-		{method: post, pattern: one, role: fleet.RoleAdmin, reach: access.Fleet, page: s.saveRedaction, confirm: true},
-		{method: post, pattern: one + "/delete", role: fleet.RoleAdmin, reach: access.Fleet, page: s.deleteRedaction,
-			confirm: true},
+	return []pages.Route{
+		{Method: get, Pattern: ui.PathRedaction, Role: fleet.RoleAdmin, Reach: access.Fleet, Page: s.listRedactions},
+		{Method: post, Pattern: ui.PathRedaction, Role: fleet.RoleAdmin, Reach: access.Fleet, Page: s.createRedaction,
+			Confirm: true},
+		{Method: post, Pattern: ui.PathRedactionDigest, Role: fleet.RoleAdmin, Reach: access.Fleet, Page: s.digestValue},
+		{Method: post, Pattern: one, Role: fleet.RoleAdmin, Reach: access.Fleet, Page: s.saveRedaction, Confirm: true},
+		{Method: post, Pattern: one + "/delete", Role: fleet.RoleAdmin, Reach: access.Fleet, Page: s.deleteRedaction,
+			Confirm: true},
 	}
 }
 
 func (s *Server) redactionPage(r *http.Request) (page ui.RedactionPage, err error) {
-	page.Rules, err = s.Redaction.List(viewerOf(r.Context()).actor())
+	page.Rules, err = s.Redaction.List(pages.ViewerOf(r.Context()).Actor())
 	return page, err
 }
 
-func (s *Server) listRedactions(r *http.Request) (answer, error) {
+func (s *Server) listRedactions(r *http.Request) (pages.Answer, error) {
 	page, err := s.redactionPage(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 func redactionForm(r *http.Request) ui.RedactionForm {
@@ -48,9 +49,10 @@ func redactionForm(r *http.Request) ui.RedactionForm {
 		Revision: revision}
 }
 
-func (s *Server) createRedaction(r *http.Request) (answer, error) {
+func (s *Server) createRedaction(r *http.Request) (pages.Answer, error) {
 	f := redactionForm(r)
-	_, err := s.Redaction.Create(r.Context(), viewerOf(r.Context()).actor(), redaction.Rule{Tool: f.Tool, Path: f.Path,
+	_, err := s.Redaction.Create(r.Context(), pages.ViewerOf(r.Context()).Actor(), redaction.Rule{Tool: f.Tool,
+		Path: f.Path,
 		Note: f.Note})
 	return s.redactionActed(r, f, "flash.redaction_saved", err)
 }
@@ -58,68 +60,68 @@ func (s *Server) createRedaction(r *http.Request) (answer, error) {
 func redactionID(r *http.Request) (uuid.UUID, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "rule"))
 	if err != nil {
-		return id, errNoPage
+		return id, pages.ErrNoPage
 	}
 	return id, nil
 }
 
-func (s *Server) saveRedaction(r *http.Request) (answer, error) {
+func (s *Server) saveRedaction(r *http.Request) (pages.Answer, error) {
 	id, err := redactionID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	f := redactionForm(r)
 	f.ID = id.String()
-	_, err = s.Redaction.Update(r.Context(), viewerOf(r.Context()).actor(), id, redaction.Change{Tool: &f.Tool,
+	_, err = s.Redaction.Update(r.Context(), pages.ViewerOf(r.Context()).Actor(), id, redaction.Change{Tool: &f.Tool,
 		Path: &f.Path, Note: &f.Note, Revision: f.Revision})
 	return s.redactionActed(r, f, "flash.redaction_saved", err)
 }
 
-func (s *Server) deleteRedaction(r *http.Request) (answer, error) {
+func (s *Server) deleteRedaction(r *http.Request) (pages.Answer, error) {
 	id, err := redactionID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	err = s.Redaction.Delete(r.Context(), viewerOf(r.Context()).actor(), id, redactionForm(r).Revision)
+	err = s.Redaction.Delete(r.Context(), pages.ViewerOf(r.Context()).Actor(), id, redactionForm(r).Revision)
 	return s.redactionActed(r, ui.RedactionForm{}, "flash.redaction_deleted", err)
 }
 
 // redactionActed leads back to the page after an act. After a refusal it shows the form again.
-func (s *Server) redactionActed(r *http.Request, f ui.RedactionForm, done string, err error) (answer, error) {
+func (s *Server) redactionActed(r *http.Request, f ui.RedactionForm, done string, err error) (pages.Answer, error) {
 	ctx := r.Context()
 	if err == nil {
-		s.flash(ctx, ui.Flash{Text: text(ctx, done)})
-		return goTo(ui.PathRedaction)
+		s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, done)})
+		return pages.GoTo(ui.PathRedaction)
 	}
-	if status := statusOf(err); status != http.StatusConflict && status != http.StatusUnprocessableEntity {
-		return answer{}, err
+	if status := pages.StatusOf(err); status != http.StatusConflict && status != http.StatusUnprocessableEntity {
+		return pages.Answer{}, err
 	}
 	page, failed := s.redactionPage(r)
 	if failed != nil {
-		return answer{}, failed
+		return pages.Answer{}, failed
 	}
-	page.Form, page.Problem = f, explain(ctx, err)
-	a, _ := showAgain(page.Page())
-	a.status = statusOf(err)
+	page.Form, page.Problem = f, pages.Explain(ctx, err)
+	a, _ := pages.ShowAgain(page.Page())
+	a.Status = pages.StatusOf(err)
 	return a, nil
 }
 
 // digestValue shows the digest of a value; the page does not contain the value.
-func (s *Server) digestValue(r *http.Request) (answer, error) {
+func (s *Server) digestValue(r *http.Request) (pages.Answer, error) {
 	page, err := s.redactionPage(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	value := json.RawMessage(r.PostFormValue("value"))
 	if r.PostFormValue("json") == "" {
 		value, _ = json.Marshal(string(value)) // a string always marshals
 	}
-	page.Digest, err = s.Redaction.Digest(viewerOf(r.Context()).actor(), value)
+	page.Digest, err = s.Redaction.Digest(pages.ViewerOf(r.Context()).Actor(), value)
 	if err == nil {
-		return show(page.Page())
+		return pages.Show(page.Page())
 	}
-	page.DigestProblem = explain(r.Context(), err)
-	a, _ := showAgain(page.Page())
-	a.status = statusOf(err)
+	page.DigestProblem = pages.Explain(r.Context(), err)
+	a, _ := pages.ShowAgain(page.Page())
+	a.Status = pages.StatusOf(err)
 	return a, nil
 }

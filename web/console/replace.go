@@ -8,36 +8,37 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/request"
 	"fleetd/web/ui"
 )
 
-func (s *Server) replaceRoutes() []route {
+func (s *Server) replaceRoutes() []pages.Route {
 	replace := ui.PathDevices + "/{device}/replace"
-	return []route{
-		{method: http.MethodGet, pattern: replace, role: fleet.RoleOperator, reach: access.Device,
-			page: s.showReplace},
-		{method: http.MethodPost, pattern: replace, role: fleet.RoleAdmin, reach: access.Device,
-			page: s.replaceDevice},
+	return []pages.Route{
+		{Method: http.MethodGet, Pattern: replace, Role: fleet.RoleOperator, Reach: access.Device,
+			Page: s.showReplace},
+		{Method: http.MethodPost, Pattern: replace, Role: fleet.RoleAdmin, Reach: access.Device,
+			Page: s.replaceDevice},
 	}
 }
 
 // showReplace shows the form for the replacement unit, or the preview.
-func (s *Server) showReplace(r *http.Request) (answer, error) {
+func (s *Server) showReplace(r *http.Request) (pages.Answer, error) {
 	d, err := s.board(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	return s.replacePage(r, d, r.URL.Query().Get("successor"), r.URL.Query().Get("code"))
 }
 
-func (s *Server) replacePage(r *http.Request, d fleet.Device, successor, code string) (answer, error) {
+func (s *Server) replacePage(r *http.Request, d fleet.Device, successor, code string) (pages.Answer, error) {
 	ctx := r.Context()
 	page := ui.ReplacePage{Head: s.head(r, d, ""), Successor: fleet.CleanText(successor, 80), Code: fleet.CleanText(code,
-		12), CanAct: viewerOf(r.Context()).actor().RoleOn(d).Allows(fleet.RoleAdmin)}
+		12), CanAct: pages.ViewerOf(r.Context()).Actor().RoleOn(d).Allows(fleet.RoleAdmin)}
 	waiting, err := s.waitingDevices(ctx)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	for _, w := range waiting {
 		if !w.NewClient {
@@ -52,14 +53,14 @@ func (s *Server) replacePage(r *http.Request, d fleet.Device, successor, code st
 		}
 	}
 	if err == nil {
-		return show(page.Page())
+		return pages.Show(page.Page())
 	}
-	if statusOf(err) >= http.StatusInternalServerError {
-		return answer{}, err
+	if pages.StatusOf(err) >= http.StatusInternalServerError {
+		return pages.Answer{}, err
 	}
-	page.Problem = explain(ctx, err)
-	a, _ := showAgain(page.Page())
-	a.status = statusOf(err)
+	page.Problem = pages.Explain(ctx, err)
+	a, _ := pages.ShowAgain(page.Page())
+	a.Status = pages.StatusOf(err)
 	return a, nil
 }
 
@@ -74,34 +75,34 @@ func (s *Server) successor(r *http.Request, successor, code string) (fleet.Devic
 	case s.claims.OnLimit(discard{}, r, httprate.CanonicalizeIP(request.ClientIP(r))):
 		return "", errTooManyClaims
 	}
-	return s.Enrolments.ByCode(r.Context(), viewerOf(r.Context()).actor(), code)
+	return s.Enrolments.ByCode(r.Context(), pages.ViewerOf(r.Context()).Actor(), code)
 }
 
 // replaceDevice requires the typed id of the old device, because its retirement is final.
-func (s *Server) replaceDevice(r *http.Request) (answer, error) {
+func (s *Server) replaceDevice(r *http.Request) (pages.Answer, error) {
 	d, err := s.board(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	ctx, code := r.Context(), strings.NewReplacer(" ", "", "-", "").Replace(r.PostFormValue("code"))
 	successor, err := fleet.ParseDeviceID(r.PostFormValue("successor"))
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if typed, err := fleet.ParseDeviceID(r.PostFormValue("confirm")); err != nil || typed != d.ID {
-		return answer{}, errNotConfirmed
+		return pages.Answer{}, pages.ErrNotConfirmed
 	}
-	_, err = s.Devices.Replace(ctx, viewerOf(ctx).actor(), d.ID, successor, code)
-	if err != nil && statusOf(err) < http.StatusInternalServerError {
-		page := ui.ReplacePage{Head: s.head(r, d, ""), Successor: string(successor), CanAct: viewerOf(r.Context()).actor().RoleOn(d).Allows(fleet.RoleAdmin),
-			Problem: explain(ctx, err)}
-		a, _ := showAgain(page.Page())
-		a.status = statusOf(err)
+	_, err = s.Devices.Replace(ctx, pages.ViewerOf(ctx).Actor(), d.ID, successor, code)
+	if err != nil && pages.StatusOf(err) < http.StatusInternalServerError {
+		page := ui.ReplacePage{Head: s.head(r, d, ""), Successor: string(successor), CanAct: pages.ViewerOf(r.Context()).Actor().RoleOn(d).Allows(fleet.RoleAdmin),
+			Problem: pages.Explain(ctx, err)}
+		a, _ := pages.ShowAgain(page.Page())
+		a.Status = pages.StatusOf(err)
 		return a, nil
 	}
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.replaced", "device", d.Title())})
-	return goTo(ui.DevicePath(successor))
+	s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.replaced", "device", d.Title())})
+	return pages.GoTo(ui.DevicePath(successor))
 }

@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/heavy"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/i18n"
 	"fleetd/web/request"
 	"fleetd/web/static"
@@ -26,7 +27,7 @@ const consoleModels = fleet.ModelsNever
 
 // table returns every route of the console. Every change is a POST; the test of permissions walks
 // this table.
-func (s *Server) table() []route {
+func (s *Server) table() []pages.Route {
 	return slices.Concat(s.ownRoutes(), s.undoRoutes(), s.findRoutes(), s.placeRoutes(), s.apiRoutes(),
 		s.listRoutes(), s.claimRoutes(), s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), s.filterRoutes(),
 		s.mqtt5Routes(), s.bulkRoutes(), s.fileRoutes(), s.completeRoutes(),
@@ -41,20 +42,20 @@ func (s *Server) table() []route {
 }
 
 // ownRoutes are the pages that belong to no room: the sign-in, the overview, and those of a browser.
-func (s *Server) ownRoutes() []route {
+func (s *Server) ownRoutes() []pages.Route {
 	const anyone, viewer, admin = fleet.Role(""), fleet.RoleViewer, fleet.RoleAdmin
 	const get, post = http.MethodGet, http.MethodPost
-	return []route{
-		{method: get, pattern: ui.PathSignIn, role: anyone, reach: access.Own, page: s.showSignIn},
-		{method: post, pattern: ui.PathSignIn, role: anyone, reach: access.Own, raw: s.signIn},
-		{method: post, pattern: ui.PathSignOut, role: anyone, reach: access.Own, page: s.signOut},
-		{method: post, pattern: ui.PathPreferences, role: anyone, reach: access.Own, raw: s.setPreferences},
+	return []pages.Route{
+		{Method: get, Pattern: ui.PathSignIn, Role: anyone, Reach: access.Own, Page: s.showSignIn},
+		{Method: post, Pattern: ui.PathSignIn, Role: anyone, Reach: access.Own, Raw: s.signIn},
+		{Method: post, Pattern: ui.PathSignOut, Role: anyone, Reach: access.Own, Page: s.signOut},
+		{Method: post, Pattern: ui.PathPreferences, Role: anyone, Reach: access.Own, Raw: s.setPreferences},
 
-		{method: get, pattern: ui.PathHome, role: viewer, reach: access.List, page: s.showOverview},
-		{method: get, pattern: ui.PathHelp, role: viewer, reach: access.Own, page: s.showHelp},
-		{method: get, pattern: ui.PathStyleguide, role: admin, reach: access.Own, page: s.showStyleguide},
-		{method: post, pattern: ui.PathEquivalent, role: viewer, reach: access.Own, page: s.showEquivalent},
-		{method: get, pattern: ui.PathEvents, role: viewer, reach: access.List, raw: s.streamEvents},
+		{Method: get, Pattern: ui.PathHome, Role: viewer, Reach: access.List, Page: s.showOverview},
+		{Method: get, Pattern: ui.PathHelp, Role: viewer, Reach: access.Own, Page: s.showHelp},
+		{Method: get, Pattern: ui.PathStyleguide, Role: admin, Reach: access.Own, Page: s.showStyleguide},
+		{Method: post, Pattern: ui.PathEquivalent, Role: viewer, Reach: access.Own, Page: s.showEquivalent},
+		{Method: get, Pattern: ui.PathEvents, Role: viewer, Reach: access.List, Raw: s.streamEvents},
 	}
 }
 
@@ -73,35 +74,35 @@ func (s *Server) pages(r chi.Router) {
 		s.withViewer)
 	table := s.table()
 	for _, t := range table {
-		if !t.reach.Valid() {
-			panic("the route " + t.method + " " + t.pattern + " declares no reach")
+		if !t.Reach.Valid() {
+			panic("the route " + t.Method + " " + t.Pattern + " declares no reach")
 		}
-		r.Method(t.method, t.pattern, s.admit(t, s.paced(t, limited(t, s.confirming(t, s.answerer(t))))))
+		r.Method(t.Method, t.Pattern, s.admit(t, s.paced(t, limited(t, s.confirming(t, s.answerer(t))))))
 	}
 	s.leadToForms(r, table)
 	r.NotFound(s.notFound)
 	r.MethodNotAllowed(s.methodNotAllowed)
 }
 
-func (s *Server) answerer(t route) http.HandlerFunc {
-	if t.raw != nil {
-		return t.raw
+func (s *Server) answerer(t pages.Route) http.HandlerFunc {
+	if t.Raw != nil {
+		return t.Raw
 	}
-	return s.serve(t.page)
+	return s.Serve(t.Page)
 }
 
 // paced limits a route's heavy work to its viewer's share, before the body of the request is read.
-func (s *Server) paced(t route, next http.HandlerFunc) http.HandlerFunc {
-	if !t.heavy.Valid() {
-		panic("the route " + t.method + " " + t.pattern + " declares work that is not known")
+func (s *Server) paced(t pages.Route, next http.HandlerFunc) http.HandlerFunc {
+	if !t.Heavy.Valid() {
+		panic("the route " + t.Method + " " + t.Pattern + " declares work that is not known")
 	}
-	if t.heavy == heavy.None {
+	if t.Heavy == heavy.None {
 		return next
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
-		done, err := s.Heavy.Begin(r.Context(), viewerOf(r.Context()).actor(), t.heavy)
+		done, err := s.Heavy.Begin(r.Context(), pages.ViewerOf(r.Context()).Actor(), t.Heavy)
 		if err != nil {
-			s.fail(w, r, err)
+			s.Fail(w, r, err)
 			return
 		}
 		defer done()
@@ -110,15 +111,15 @@ func (s *Server) paced(t route, next http.HandlerFunc) http.HandlerFunc {
 }
 
 // limited holds a request to the size and time of its route.
-func limited(t route, next http.HandlerFunc) http.HandlerFunc {
-	limit := t.body
+func limited(t pages.Route, next http.HandlerFunc) http.HandlerFunc {
+	limit := t.Body
 	if limit == 0 {
-		limit = formBytes
+		limit = pages.FormBytes
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, limit)
-		if t.wait > 0 {
-			request.Extend(w, time.Minute, t.wait)
+		if t.Wait > 0 {
+			request.Extend(w, time.Minute, t.Wait)
 		}
 		next(w, r)
 	}
@@ -131,7 +132,7 @@ func (s *Server) refuseCrossOrigin(public *url.URL) func(http.Handler) http.Hand
 	if err := p.AddTrustedOrigin(public.Scheme + "://" + public.Host); err != nil {
 		s.Log.Warn("public URL not trusted as an origin", "err", err)
 	}
-	p.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errCrossOrigin) }))
+	p.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.Fail(w, r, errCrossOrigin) }))
 	return p.Handler
 }
 
@@ -155,12 +156,12 @@ func forOAuth(path string) bool {
 // readsPages reports whether the request came from a browser, which lists HTML in Accept, or from
 // htmx. Programs accept JSON, or anything.
 func readsPages(r *http.Request) bool {
-	return strings.Contains(r.Header.Get("Accept"), "html") || fromHTMX(r)
+	return strings.Contains(r.Header.Get("Accept"), "html") || pages.FromHTMX(r)
 }
 
 // anyPage is the route of an address without a page: any signed-in operator may learn that it does
 // not exist.
-var anyPage = route{role: fleet.RoleViewer, reach: access.Own}
+var anyPage = pages.Route{Role: fleet.RoleViewer, Reach: access.Own}
 
 // notFound sends people a page, visitors without a session the sign-in, and devices and programs
 // JSON.
@@ -169,7 +170,7 @@ func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 		noSuchAddress(w, r)
 		return
 	}
-	s.admit(anyPage, func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errNoPage) })(w, r)
+	s.admit(anyPage, func(w http.ResponseWriter, r *http.Request) { s.Fail(w, r, pages.ErrNoPage) })(w, r)
 }
 
 // methodNotAllowed does not redirect devices to the sign-in: their addresses are secrets, and the
@@ -180,8 +181,8 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.admit(anyPage, func(w http.ResponseWriter, r *http.Request) {
-		page := ui.Failure(inLanguage(r.Context()), http.StatusMethodNotAllowed, "method_not_allowed", "")
-		s.render(w, r, answer{status: http.StatusMethodNotAllowed, page: page.Page(), whole: true})
+		page := ui.Failure(pages.InLanguage(r.Context()), http.StatusMethodNotAllowed, "method_not_allowed", "")
+		s.Render(w, r, pages.Answer{Status: http.StatusMethodNotAllowed, Page: page.Page(), Whole: true})
 	})(w, r)
 }
 

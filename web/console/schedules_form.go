@@ -13,6 +13,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/schedule"
+	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -21,9 +22,9 @@ import (
 const formTime = "2006-01-02T15:04"
 
 // planSchedule shows the form for a new schedule.
-func (s *Server) planSchedule(r *http.Request) (answer, error) {
+func (s *Server) planSchedule(r *http.Request) (pages.Answer, error) {
 	v := r.URL.Query()
-	for name, value := range map[string]string{"zone": viewerOf(r.Context()).zone.String(), "jitter": "0",
+	for name, value := range map[string]string{"zone": pages.ViewerOf(r.Context()).Zone.String(), "jitter": "0",
 		"max_in_flight": strconv.Itoa(call.DefaultInFlight), "offline_wait": "0"} {
 		if !v.Has(name) {
 			v.Set(name, value)
@@ -31,18 +32,20 @@ func (s *Server) planSchedule(r *http.Request) (answer, error) {
 	}
 	page, err := s.scheduleForm(r.Context(), "", v, nil)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	return showSchedule(page)
 }
 
-func (s *Server) createSchedule(r *http.Request) (answer, error) { return s.storeSchedule(r, nil) }
+func (s *Server) createSchedule(r *http.Request) (pages.Answer, error) {
+	return s.storeSchedule(r, nil)
+}
 
 // editSchedule shows the form of an existing schedule. The address may have another filter or tool.
-func (s *Server) editSchedule(r *http.Request) (answer, error) {
+func (s *Server) editSchedule(r *http.Request) (pages.Answer, error) {
 	old, err := s.scheduleOf(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	v := valuesOf(old)
 	asked := r.URL.Query()
@@ -53,15 +56,15 @@ func (s *Server) editSchedule(r *http.Request) (answer, error) {
 	}
 	page, err := s.scheduleForm(r.Context(), old.ID.String(), v, &old)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	return showSchedule(page)
 }
 
-func (s *Server) saveSchedule(r *http.Request) (answer, error) {
+func (s *Server) saveSchedule(r *http.Request) (pages.Answer, error) {
 	old, err := s.scheduleOf(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	return s.storeSchedule(r, &old)
 }
@@ -73,14 +76,14 @@ func (s *Server) scheduleOf(r *http.Request) (schedule.Schedule, error) {
 		return schedule.Schedule{}, err
 	}
 	ctx := r.Context()
-	return s.Schedules.Editable(ctx, viewerOf(ctx).actor(), id)
+	return s.Schedules.Editable(ctx, pages.ViewerOf(ctx).Actor(), id)
 }
 
-func showSchedule(page ui.ScheduleFormPage) (answer, error) {
+func showSchedule(page ui.ScheduleFormPage) (pages.Answer, error) {
 	if page.Problem != "" {
-		return showAgain(page.Page())
+		return pages.ShowAgain(page.Page())
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // valuesOf returns the fields of the form for a schedule.
@@ -104,10 +107,10 @@ func valuesOf(sch schedule.Schedule) url.Values {
 // scheduleForm reads the devices that match and their tools. old is the schedule that the form changes.
 func (s *Server) scheduleForm(ctx context.Context, id string, v url.Values, old *schedule.Schedule) (
 	ui.ScheduleFormPage, error) {
-	page := ui.ScheduleFormPage{ID: id, Values: v, Within: viewerOf(ctx).actor().Within(fleet.RoleOperator).Text}
+	page := ui.ScheduleFormPage{ID: id, Values: v, Within: pages.ViewerOf(ctx).Actor().Within(fleet.RoleOperator).Text}
 	q, err := fleet.ParseQuery(v.Get("q"))
 	if err != nil {
-		page.Problem = explain(ctx, err)
+		page.Problem = pages.Explain(ctx, err)
 		return page, nil
 	}
 	if page.Matched, err = s.Devices.CountDevices(ctx, q); err != nil {
@@ -126,7 +129,7 @@ func (s *Server) scheduleForm(ctx context.Context, id string, v url.Values, old 
 	}
 	i := slices.IndexFunc(page.Tools, func(t fleet.Tool) bool { return t.Name == name })
 	if i < 0 {
-		page.Problem = text(ctx, "fanout.no_such_tool", "tool", fleet.CleanText(name, 80))
+		page.Problem = pages.Text(ctx, "fanout.no_such_tool", "tool", fleet.CleanText(name, 80))
 		return page, nil
 	}
 	var last json.RawMessage
@@ -141,9 +144,9 @@ func (s *Server) scheduleForm(ctx context.Context, id string, v url.Values, old 
 }
 
 // storeSchedule creates a schedule or changes one, or shows what it would do.
-func (s *Server) storeSchedule(r *http.Request, old *schedule.Schedule) (answer, error) {
+func (s *Server) storeSchedule(r *http.Request, old *schedule.Schedule) (pages.Answer, error) {
 	if err := r.ParseForm(); err != nil {
-		return answer{}, formError(err)
+		return pages.Answer{}, pages.FormError(err)
 	}
 	ctx, id := r.Context(), ""
 	if old != nil {
@@ -151,18 +154,18 @@ func (s *Server) storeSchedule(r *http.Request, old *schedule.Schedule) (answer,
 	}
 	page, err := s.scheduleForm(ctx, id, r.PostForm, old)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if page.Form == nil || page.Problem != "" {
 		if page.Problem == "" {
-			page.Problem = explain(ctx, fleet.Refuse(fleet.ErrInvalid, "invalid_tool.none"))
+			page.Problem = pages.Explain(ctx, fleet.Refuse(fleet.ErrInvalid, "invalid_tool.none"))
 		}
 		return showSchedule(page)
 	}
 	args, shown, ok := forms.Arguments(page.Form.Fields, r.PostForm)
 	page.Form.Fields = shown
 	if !ok {
-		page.Problem = text(ctx, "tools.check_fields")
+		page.Problem = pages.Text(ctx, "tools.check_fields")
 		return showSchedule(page)
 	}
 	request, err := scheduleRequest(r.PostForm)
@@ -171,23 +174,23 @@ func (s *Server) storeSchedule(r *http.Request, old *schedule.Schedule) (answer,
 		err = s.doSchedule(ctx, &page, request, old, r.PostForm.Get("step") == "preview", &id)
 	}
 	switch {
-	case err != nil && statusOf(err) >= http.StatusInternalServerError:
-		return answer{}, err
+	case err != nil && pages.StatusOf(err) >= http.StatusInternalServerError:
+		return pages.Answer{}, err
 	case err != nil:
-		page.Problem = explain(ctx, err)
-		a, _ := showAgain(page.Page())
-		a.status = statusOf(err)
+		page.Problem = pages.Explain(ctx, err)
+		a, _ := pages.ShowAgain(page.Page())
+		a.Status = pages.StatusOf(err)
 		return a, nil
 	case page.Preview != nil:
-		return answer{page: page.Page(), whole: true}, nil
+		return pages.Answer{Page: page.Page(), Whole: true}, nil
 	}
-	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.schedule_saved")})
-	return goTo(ui.SchedulePath(id))
+	s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.schedule_saved")})
+	return pages.GoTo(ui.SchedulePath(id))
 }
 
 func (s *Server) doSchedule(ctx context.Context, page *ui.ScheduleFormPage, r schedule.Request, old *schedule.Schedule,
 	preview bool, id *string) error {
-	by := viewerOf(ctx).actor()
+	by := pages.ViewerOf(ctx).Actor()
 	switch {
 	case preview:
 		if old != nil {
@@ -215,11 +218,11 @@ func scheduleRequest(v url.Values) (r schedule.Request, err error) {
 	if err != nil {
 		zone = time.UTC // the service refuses the zone
 	}
-	start, err := formMoment(v, "start", zone)
+	start, err := pages.FormMoment(v, "start", zone)
 	if err != nil {
 		return r, err
 	}
-	end, err := formMoment(v, "end", zone)
+	end, err := pages.FormMoment(v, "end", zone)
 	if err != nil {
 		return r, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/operator"
+	"fleetd/web/console/pages"
 	"fleetd/web/request"
 )
 
@@ -27,13 +28,12 @@ const sessionLifetime = 7 * 24 * time.Hour
 
 // newSessions creates the manager without scs.New, which would start a store with a goroutine that
 // never ends.
-func (s *Server) newSessions(https bool) *scs.SessionManager {
+func newSessions(store scs.CtxStore, https bool) *scs.SessionManager {
 	m := &scs.SessionManager{
 		Lifetime:         sessionLifetime,
-		Store:            s.Sessions,
+		Store:            store,
 		Codec:            scs.GobCodec{},
 		HashTokenInStore: true, // the table is not enough to sign in
-		ErrorFunc:        s.fail,
 		Cookie: scs.SessionCookie{Name: "fleetd_session", Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode,
 			Persist: true},
 	}
@@ -80,11 +80,11 @@ func (s *Server) openSession(r *http.Request, o operator.Operator) error {
 		return err
 	}
 	l, secret, err := s.Operators.OpenLogin(ctx, o, sessionLifetime, operator.SignedIn{Address: request.ClientIP(r),
-		Agent: r.UserAgent(), Browser: cookie(r, s.browserCookie())})
+		Agent: r.UserAgent(), Browser: pages.Cookie(r, s.browserCookie())})
 	if err != nil {
 		return err
 	}
-	viewerOf(ctx).newBrowser = &http.Cookie{Name: s.browserCookie(), Value: secret, Path: "/", HttpOnly: true,
+	pages.ViewerOf(ctx).NewBrowser = &http.Cookie{Name: s.browserCookie(), Value: secret, Path: "/", HttpOnly: true,
 		MaxAge: int(operator.BrowserLifetime / time.Second), SameSite: http.SameSiteStrictMode,
 		Secure: s.sessions.Cookie.Secure}
 	s.sessions.Put(ctx, sessionLogin, l.ID.String())

@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/operator"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
@@ -21,21 +22,21 @@ import (
 // maxTokenDays bounds the lifetime of a token with an expiry.
 const maxTokenDays = 3650
 
-func (s *Server) settingsRoutes() []route {
+func (s *Server) settingsRoutes() []pages.Route {
 	const admin = fleet.RoleAdmin
-	return []route{
-		{method: http.MethodGet, pattern: ui.PathSettings, role: fleet.RoleViewer, reach: access.Own,
-			page: s.showSettings},
-		{method: http.MethodPost, pattern: ui.PathSettings + "/tokens", role: admin, reach: access.Fleet,
-			page: s.createToken, confirm: true},
-		{method: http.MethodPost, pattern: ui.PathSettings + "/tokens/{token}/revoke", role: admin, reach: access.Fleet,
-			page: s.revokeToken, confirm: true},
+	return []pages.Route{
+		{Method: http.MethodGet, Pattern: ui.PathSettings, Role: fleet.RoleViewer, Reach: access.Own,
+			Page: s.showSettings},
+		{Method: http.MethodPost, Pattern: ui.PathSettings + "/tokens", Role: admin, Reach: access.Fleet,
+			Page: s.createToken, Confirm: true},
+		{Method: http.MethodPost, Pattern: ui.PathSettings + "/tokens/{token}/revoke", Role: admin, Reach: access.Fleet,
+			Page: s.revokeToken, Confirm: true},
 	}
 }
 
 func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
-	me := viewerOf(ctx).actor()
-	page := ui.SettingsPage{Mode: string(s.EnrolmentMode), Fleet: me.FleetRole() != "", Admin: mayAdmin(ctx)}
+	me := pages.ViewerOf(ctx).Actor()
+	page := ui.SettingsPage{Mode: string(s.EnrolmentMode), Fleet: me.FleetRole() != "", Admin: pages.MayAdmin(ctx)}
 	if !page.Fleet {
 		return page, nil // the rest concerns the fleet
 	}
@@ -72,41 +73,41 @@ func scopeRow(s *fleet.Scope) ui.ScopeRow {
 // system returns the facts about this fleetd, including those that cmd/fleetd/server adds.
 func (s *Server) system(ctx context.Context) ([]ui.SystemFact, error) {
 	g, err := s.summary(ctx)
-	v := viewerOf(ctx)
+	v := pages.ViewerOf(ctx)
 	facts := []ui.SystemFact{
 		{Key: "version", Value: s.Version},
-		{Key: "started", Value: i18n.DateTime(v.lang, s.started.In(v.zone))},
+		{Key: "started", Value: i18n.DateTime(v.Lang, s.started.In(v.Zone))},
 		{Key: "ota", Value: s.OTAURL},
-		{Key: "devices", Value: i18n.Number(v.lang, int64(g.fleet))},
+		{Key: "devices", Value: i18n.Number(v.Lang, int64(g.fleet))},
 	}
 	return append(facts, s.System...), err
 }
 
-func (s *Server) showSettings(r *http.Request) (answer, error) {
+func (s *Server) showSettings(r *http.Request) (pages.Answer, error) {
 	page, err := s.settingsPage(r.Context())
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // changed redirects to the settings after a change, or shows why the change failed.
-func (s *Server) changed(r *http.Request, key string, err error) (answer, error) {
+func (s *Server) changed(r *http.Request, key string, err error) (pages.Answer, error) {
 	ctx := r.Context()
-	if err != nil && statusOf(err) >= http.StatusInternalServerError {
-		return answer{}, err
+	if err != nil && pages.StatusOf(err) >= http.StatusInternalServerError {
+		return pages.Answer{}, err
 	}
 	if err == nil {
-		s.flash(ctx, ui.Flash{Text: text(ctx, key)})
-		return goTo(ui.PathSettings)
+		s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, key)})
+		return pages.GoTo(ui.PathSettings)
 	}
 	page, failed := s.settingsPage(ctx)
 	if failed != nil {
-		return answer{}, failed
+		return pages.Answer{}, failed
 	}
-	page.Problem = explain(ctx, err)
-	a, _ := showAgain(page.Page())
-	a.status = statusOf(err)
+	page.Problem = pages.Explain(ctx, err)
+	a, _ := pages.ShowAgain(page.Page())
+	a.Status = pages.StatusOf(err)
 	return a, nil
 }
 
@@ -120,9 +121,9 @@ func postedAccess(r *http.Request) operator.Access {
 
 // createToken returns the page itself: the secret is shown only once and must not be stored for a
 // next page.
-func (s *Server) createToken(r *http.Request) (answer, error) {
+func (s *Server) createToken(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
-	expires, err := tokenExpiry(r.PostFormValue("days"), s.now())
+	expires, err := tokenExpiry(r.PostFormValue("days"), s.Now())
 	if err != nil {
 		return s.changed(r, "", err)
 	}
@@ -130,23 +131,23 @@ func (s *Server) createToken(r *http.Request) (answer, error) {
 	if err != nil {
 		return s.changed(r, "", err)
 	}
-	made, secret, err := s.Operators.NewToken(ctx, viewerOf(ctx).actor(),
+	made, secret, err := s.Operators.NewToken(ctx, pages.ViewerOf(ctx).Actor(),
 		operator.TokenRequest{Name: r.PostFormValue("name"),
 			Role: fleet.Role(r.PostFormValue("role")), Kind: fleet.PrincipalKind(r.PostFormValue("kind")),
-			Scope: r.PostFormValue("scope"), Tools: strings.FieldsFunc(r.PostFormValue("tools"), betweenTools),
+			Scope: r.PostFormValue("scope"), Tools: strings.FieldsFunc(r.PostFormValue("tools"), pages.BetweenTools),
 			PerMinute: perMinute, ExpiresAt: expires})
 	if err != nil {
 		return s.changed(r, "", err)
 	}
 	page, err := s.settingsPage(ctx)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.NewToken, page.NewTokenNoTools = secret, made.Scope != nil && made.Scope.NoTools
 	if made.Kind == fleet.KindModel {
-		page.Clients, page.ClientsLocal = ui.MCPClients(s.PublicURL, secret), LocalOnly(s.PublicURL)
+		page.Clients, page.ClientsLocal = ui.MCPClients(s.PublicURL, secret), pages.LocalOnly(s.PublicURL)
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // postedRate returns the rate in a form; text that is not a number is refused with the limits.
@@ -173,14 +174,14 @@ func tokenExpiry(days string, now time.Time) (*time.Time, error) {
 	return new(now.AddDate(0, 0, n)), nil
 }
 
-func (s *Server) revokeToken(r *http.Request) (answer, error) {
+func (s *Server) revokeToken(r *http.Request) (pages.Answer, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "token"))
 	if err != nil {
-		return answer{}, errNoPage
+		return pages.Answer{}, pages.ErrNoPage
 	}
-	err = s.Operators.Revoke(r.Context(), viewerOf(r.Context()).actor(), id)
+	err = s.Operators.Revoke(r.Context(), pages.ViewerOf(r.Context()).Actor(), id)
 	if errors.Is(err, fleet.ErrNotFound) {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	return s.changed(r, "flash.token_revoked", err)
 }

@@ -5,20 +5,21 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
 // systemRoutes is the page about this fleetd. It is for admins, because it shows versions and paths
 // of files.
-func (s *Server) systemRoutes() []route {
-	return []route{{method: http.MethodGet, pattern: ui.PathSystem, role: fleet.RoleAdmin, reach: access.Fleet,
-		page: s.showSystem}}
+func (s *Server) systemRoutes() []pages.Route {
+	return []pages.Route{{Method: http.MethodGet, Pattern: ui.PathSystem, Role: fleet.RoleAdmin, Reach: access.Fleet,
+		Page: s.showSystem}}
 }
 
-func (s *Server) showSystem(r *http.Request) (answer, error) {
+func (s *Server) showSystem(r *http.Request) (pages.Answer, error) {
 	report, err := s.Report(r.Context())
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(ui.SystemPage{Report: report}.Page())
+	return pages.Show(ui.SystemPage{Report: report}.Page())
 }

@@ -17,6 +17,7 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/picture"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -25,49 +26,49 @@ import (
 // unfinished call: the live stream brings the rest.
 const scriptedWait = 2 * time.Second
 
-func (s *Server) toolRoutes() []route {
+func (s *Server) toolRoutes() []pages.Route {
 	const viewer, operator, admin = fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin
 	const get, post = http.MethodGet, http.MethodPost
 	const device = ui.PathDevices + "/{device}"
-	return []route{
-		{method: get, pattern: device + "/tools", role: viewer, reach: access.Device, page: s.showTools},
-		{method: get, pattern: device + "/tools/{tool}", role: viewer, reach: access.Device, page: s.showTools},
-		{method: post, pattern: device + "/tools/{tool}", role: operator, reach: access.Device,
-			page: s.callTool, body: uploadBytes, wait: call.MaxTimeout + 2*time.Minute},
-		{method: post, pattern: device + "/tools/{tool}/pin", role: admin, reach: access.Fleet, page: s.pinTool,
-			confirm: true},
-		{method: post, pattern: device + "/tools/{tool}/release", role: admin, reach: access.Fleet,
-			page: s.releaseTool, confirm: true},
-		{method: post, pattern: device + "/tools/{tool}/unpin", role: admin, reach: access.Fleet,
-			page: s.unpinTool, confirm: true},
+	return []pages.Route{
+		{Method: get, Pattern: device + "/tools", Role: viewer, Reach: access.Device, Page: s.showTools},
+		{Method: get, Pattern: device + "/tools/{tool}", Role: viewer, Reach: access.Device, Page: s.showTools},
+		{Method: post, Pattern: device + "/tools/{tool}", Role: operator, Reach: access.Device,
+			Page: s.callTool, Body: uploadBytes, Wait: call.MaxTimeout + 2*time.Minute},
+		{Method: post, Pattern: device + "/tools/{tool}/pin", Role: admin, Reach: access.Fleet, Page: s.pinTool,
+			Confirm: true},
+		{Method: post, Pattern: device + "/tools/{tool}/release", Role: admin, Reach: access.Fleet,
+			Page: s.releaseTool, Confirm: true},
+		{Method: post, Pattern: device + "/tools/{tool}/unpin", Role: admin, Reach: access.Fleet,
+			Page: s.unpinTool, Confirm: true},
 	}
 }
 
-func (s *Server) showTools(r *http.Request) (answer, error) {
+func (s *Server) showTools(r *http.Request) (pages.Answer, error) {
 	d, inv, err := s.deviceTools(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page := s.toolsPage(r, d, inv)
-	name := toolName(r)
+	name := pages.ToolName(r)
 	if name == "" {
 		if page.Recent, err = s.recentCalls(r.Context(), d); err != nil {
-			return answer{}, err
+			return pages.Answer{}, err
 		}
-		return show(page.Page())
+		return pages.Show(page.Page())
 	}
 	tool, ok := inv.Tool(name)
 	if !ok {
-		return answer{}, errNoPage
+		return pages.Answer{}, pages.ErrNoPage
 	}
 	last, err := s.lastArguments(r.Context(), tool)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Form = toolForm(tool, last, d)
 	refill(page.Form, r.URL.Query()) // as a search proposes
 	page.Form.Talking = call.Interrupts(tool.Name) && s.talking(d.ID) != ""
-	page.Form.CanPin = mayAdmin(r.Context())
+	page.Form.CanPin = pages.MayAdmin(r.Context())
 	if pin, ok := s.ToolPins.Pin(tool.Name); ok {
 		page.Form.Pin, page.Form.Differs = &pin, s.ToolPins.Differs(d.InventoryID, tool)
 	} else if held, ok := s.ToolQuarantines.Quarantine(d.ID, tool.Name); ok {
@@ -76,9 +77,9 @@ func (s *Server) showTools(r *http.Request) (answer, error) {
 		page.Form.Waits = s.waits(d, tool)
 	}
 	if page.Last, err = s.callOfForm(r, d, tool.Name); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // deviceTools reads the device and its inventory, which is nil before the first listing.
@@ -104,21 +105,21 @@ func (s *Server) toolsPage(r *http.Request, d fleet.Device, inv *fleet.Inventory
 	return page
 }
 
-func (s *Server) pinTool(r *http.Request) (answer, error) {
+func (s *Server) pinTool(r *http.Request) (pages.Answer, error) {
 	d, err := s.device(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	_, err = s.ToolPins.Save(r.Context(), viewerOf(r.Context()).actor(), d.ID, toolName(r))
+	_, err = s.ToolPins.Save(r.Context(), pages.ViewerOf(r.Context()).Actor(), d.ID, pages.ToolName(r))
 	return s.pinned(r, d, "flash.tool_pinned", err)
 }
 
-func (s *Server) unpinTool(r *http.Request) (answer, error) {
+func (s *Server) unpinTool(r *http.Request) (pages.Answer, error) {
 	d, err := s.device(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	err = s.ToolPins.Delete(r.Context(), viewerOf(r.Context()).actor(), toolName(r))
+	err = s.ToolPins.Delete(r.Context(), pages.ViewerOf(r.Context()).Actor(), pages.ToolName(r))
 	if errors.Is(err, fleet.ErrNotFound) {
 		err = nil // another operator was faster
 	}
@@ -142,16 +143,16 @@ func (s *Server) waits(d fleet.Device, tool fleet.Tool) bool {
 }
 
 // releaseTool ends the quarantine of a tool whose description the administrator has read.
-func (s *Server) releaseTool(r *http.Request) (answer, error) {
+func (s *Server) releaseTool(r *http.Request) (pages.Answer, error) {
 	d, err := s.device(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	digest, err := fleet.ParseToolDigest(r.PostFormValue("digest"))
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	err = s.ToolQuarantines.Release(r.Context(), viewerOf(r.Context()).actor(), d.ID, toolName(r), digest)
+	err = s.ToolQuarantines.Release(r.Context(), pages.ViewerOf(r.Context()).Actor(), d.ID, pages.ToolName(r), digest)
 	if errors.Is(err, fleet.ErrNotFound) {
 		err = nil // another operator was faster
 	}
@@ -159,17 +160,17 @@ func (s *Server) releaseTool(r *http.Request) (answer, error) {
 }
 
 // pinned redirects to the tool.
-func (s *Server) pinned(r *http.Request, d fleet.Device, done string, err error) (answer, error) {
-	name := toolName(r)
+func (s *Server) pinned(r *http.Request, d fleet.Device, done string, err error) (pages.Answer, error) {
+	name := pages.ToolName(r)
 	switch {
 	case errors.Is(err, fleet.ErrConflict), errors.Is(err, fleet.ErrInvalid):
-		s.flash(r.Context(), ui.Flash{Bad: true, Text: explain(r.Context(), err)})
+		s.Flash(r.Context(), ui.Flash{Bad: true, Text: pages.Explain(r.Context(), err)})
 	case err != nil:
-		return answer{}, err
+		return pages.Answer{}, err
 	default:
-		s.flash(r.Context(), ui.Flash{Text: text(r.Context(), done, "tool", fleet.CleanText(name, 80))})
+		s.Flash(r.Context(), ui.Flash{Text: pages.Text(r.Context(), done, "tool", fleet.CleanText(name, 80))})
 	}
-	return goTo(ui.ToolPath(d.ID, name))
+	return pages.GoTo(ui.ToolPath(d.ID, name))
 }
 
 func toolForm(tool fleet.Tool, last json.RawMessage, d fleet.Device) *ui.ToolForm {
@@ -202,45 +203,45 @@ func (s *Server) callOfForm(r *http.Request, d fleet.Device, tool string) (*ui.C
 }
 
 // callTool makes the call of the form and redirects to its outcome.
-func (s *Server) callTool(r *http.Request) (answer, error) {
+func (s *Server) callTool(r *http.Request) (pages.Answer, error) {
 	d, inv, err := s.deviceTools(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	tool, ok := inv.Tool(toolName(r))
+	tool, ok := inv.Tool(pages.ToolName(r))
 	if !ok {
-		return answer{}, errNoPage
+		return pages.Answer{}, pages.ErrNoPage
 	}
 	if err := parseUpload(r); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	form := toolForm(tool, nil, d)
 	form.Talking = call.Interrupts(tool.Name) && s.talking(d.ID) != ""
 	request, problem, err := s.readToolForm(r, form, d)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if problem != "" {
 		page := s.toolsPage(r, d, inv)
 		page.Form, form.Problem = form, problem
-		return showAgain(page.Page())
+		return pages.ShowAgain(page.Page())
 	}
 	call, err := s.start(r, request)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	back := cmp.Or(backFrom(r, d.ID), ui.ToolPath(d.ID, tool.Name))
-	return goTo(back + "?" + url.Values{"call": {call.ID.String()}}.Encode())
+	return pages.GoTo(back + "?" + url.Values{"call": {call.ID.String()}}.Encode())
 }
 
 // parseUpload reads the form; large parts are stored in temporary files.
 func parseUpload(r *http.Request) error {
 	parse := r.ParseForm // ParseMultipartForm would swallow its error
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/form-data") {
-		parse = func() error { return r.ParseMultipartForm(formBytes) }
+		parse = func() error { return r.ParseMultipartForm(pages.FormBytes) }
 	}
 	if err := parse(); err != nil {
-		return formError(err)
+		return pages.FormError(err)
 	}
 	return nil
 }
@@ -253,11 +254,11 @@ func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device
 	form.Fields = shown
 	switch {
 	case !ok:
-		return request, text(ctx, "tools.check_fields"), nil
+		return request, pages.Text(ctx, "tools.check_fields"), nil
 	case !confirmed(form.Confirm(), r.PostFormValue("confirm"), d):
-		return request, explain(ctx, errNotConfirmed), nil
+		return request, pages.Explain(ctx, pages.ErrNotConfirmed), nil
 	}
-	request = call.Request{Actor: viewerOf(ctx).actor(), Device: d.ID, Tool: form.Tool.Name, Arguments: args,
+	request = call.Request{Actor: pages.ViewerOf(ctx).Actor(), Device: d.ID, Tool: form.Tool.Name, Arguments: args,
 		Interrupt: r.PostFormValue("interrupt") != ""}
 	if r.PostFormValue("offline") == "wait" {
 		request.OfflineWait = call.DefaultCallOfflineWait
@@ -265,7 +266,7 @@ func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device
 	if fleet.ShowsPicture(form.Tool.Name) {
 		request.Picture, err = s.receivePicture(r, d)
 		if errors.Is(err, fleet.ErrInvalid) {
-			return request, explain(ctx, err), nil
+			return request, pages.Explain(ctx, err), nil
 		}
 	}
 	return request, "", err
@@ -294,7 +295,7 @@ func (s *Server) start(r *http.Request, request call.Request) (fleet.Call, error
 		return call, err // a decision may take hours, and a conversation minutes
 	}
 	wait := call.Timeout + time.Minute // other calls may be queued before it
-	if fromHTMX(r) {
+	if pages.FromHTMX(r) {
 		wait = scriptedWait
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
@@ -326,4 +327,4 @@ func (s *Server) await(ctx context.Context, outcomes *fleet.Subscription, id uui
 	}
 }
 
-const uploadBytes = picture.MaxSnapshotBytes + formBytes
+const uploadBytes = picture.MaxSnapshotBytes + pages.FormBytes

@@ -7,25 +7,26 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
-func (s *Server) undoRoutes() []route {
-	return []route{{method: http.MethodPost, pattern: ui.PathUndo + "/{undo}", role: fleet.RoleOperator,
-		reach: access.Own, page: s.undoAct}}
+func (s *Server) undoRoutes() []pages.Route {
+	return []pages.Route{{Method: http.MethodPost, Pattern: ui.PathUndo + "/{undo}", Role: fleet.RoleOperator,
+		Reach: access.Own, Page: s.undoAct}}
 }
 
 // undoAct takes an act back and redirects to the page with the button.
-func (s *Server) undoAct(r *http.Request) (answer, error) {
+func (s *Server) undoAct(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
-	err := s.undo(ctx, chi.URLParam(r, "undo"))
+	err := s.Undo(ctx, chi.URLParam(r, "undo"))
 	switch {
 	case err == nil:
-		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.undone")})
-	case statusOf(err) >= http.StatusInternalServerError:
-		return answer{}, err
+		s.Flash(ctx, ui.Flash{Text: pages.Text(ctx, "flash.undone")})
+	case pages.StatusOf(err) >= http.StatusInternalServerError:
+		return pages.Answer{}, err
 	default:
-		s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
+		s.Flash(ctx, ui.Flash{Bad: true, Text: pages.Explain(ctx, err)})
 	}
-	return goTo(localPath(r.PostFormValue("next")))
+	return pages.GoTo(pages.LocalPath(r.PostFormValue("next")))
 }

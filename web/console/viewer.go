@@ -5,14 +5,17 @@ import (
 	"net/url"
 	"sync"
 	"time"
-	_ "time/tzdata" // small containers have no zone files
+	_ "time/tzdata"
 
 	"fleetd/fleet"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/origin"
+	"fleetd/web/console/pages"
 	"fleetd/web/i18n"
 	"fleetd/web/request"
 )
+
+// small containers have no zone files
 
 // Cookies with a browser's preferences. The script writes the zone.
 const (
@@ -31,12 +34,12 @@ func (s *Server) withViewer(next http.Handler) http.Handler {
 		if operator != nil && err == nil && r.Header.Get("Accept") != "text/event-stream" {
 			err = s.Operators.Seen(r.Context(), login, request.ClientIP(r))
 		}
-		v := &viewer{operator: operator, login: login, lang: language(w, r, operator),
-			theme: cookie(r, cookieTheme), density: cookie(r, cookieDensity), zone: zone(r)}
-		ctx := origin.With(withViewer(r.Context(), v), origin.FromRequest(r))
-		r = r.WithContext(fleet.WithScope(ctx, v.actor()))
+		v := &pages.Viewer{Operator: operator, Login: login, Lang: language(w, r, operator),
+			Theme: pages.Cookie(r, cookieTheme), Density: pages.Cookie(r, cookieDensity), Zone: zone(r)}
+		ctx := origin.With(pages.WithViewer(r.Context(), v), origin.FromRequest(r))
+		r = r.WithContext(fleet.WithScope(ctx, v.Actor()))
 		if err != nil {
-			s.fail(w, r, err)
+			s.Fail(w, r, err)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -47,10 +50,10 @@ func (s *Server) withViewer(next http.Handler) http.Handler {
 // operator's choice, or the browser's preference, in this order.
 func language(w http.ResponseWriter, r *http.Request, operator *operator.Operator) i18n.Lang {
 	if asked := r.URL.Query().Get("lang"); known(asked) {
-		setPreference(w, r, cookieLang, asked)
+		pages.SetPreference(w, r, cookieLang, asked)
 		return i18n.Lang(asked)
 	}
-	choice := cookie(r, cookieLang)
+	choice := pages.Cookie(r, cookieLang)
 	if operator != nil && !known(choice) {
 		choice = operator.Locale
 	}
@@ -71,7 +74,7 @@ var zones sync.Map
 
 // zone returns the browser's time zone; the very first page is in UTC.
 func zone(r *http.Request) *time.Location {
-	name, err := url.QueryUnescape(cookie(r, cookieZone))
+	name, err := url.QueryUnescape(pages.Cookie(r, cookieZone))
 	if err != nil || len(name) > 64 || name == "Local" {
 		return time.UTC
 	}

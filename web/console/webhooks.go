@@ -14,28 +14,29 @@ import (
 	"fleetd/fleet/alert"
 	"fleetd/fleet/webhook"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
 
 // webhookRoutes are the settings of webhooks.
-func (s *Server) webhookRoutes() []route {
+func (s *Server) webhookRoutes() []pages.Route {
 	const get, post = http.MethodGet, http.MethodPost
 	hook := ui.PathWebhooks + "/{webhook}"
-	return []route{
-		{method: get, pattern: ui.PathWebhooks, role: fleet.RoleAdmin, reach: access.Fleet, page: s.listWebhooks},
-		{method: post, pattern: ui.PathWebhooks, role: fleet.RoleAdmin, reach: access.Fleet, page: s.createWebhook},
-		{method: post, pattern: hook + "/test", role: fleet.RoleAdmin, reach: access.Fleet, page: s.testWebhook},
-		{method: post, pattern: hook, role: fleet.RoleAdmin, reach: access.Fleet, page: s.changeWebhook},
-		{method: post, pattern: hook + "/enable", role: fleet.RoleAdmin, reach: access.Fleet, page: s.switchWebhook(true)},
-		{method: post, pattern: hook + "/disable", role: fleet.RoleAdmin, reach: access.Fleet, page: s.switchWebhook(false)},
-		{method: post, pattern: hook + "/delete", role: fleet.RoleAdmin, reach: access.Fleet, page: s.deleteWebhook},
+	return []pages.Route{
+		{Method: get, Pattern: ui.PathWebhooks, Role: fleet.RoleAdmin, Reach: access.Fleet, Page: s.listWebhooks},
+		{Method: post, Pattern: ui.PathWebhooks, Role: fleet.RoleAdmin, Reach: access.Fleet, Page: s.createWebhook},
+		{Method: post, Pattern: hook + "/test", Role: fleet.RoleAdmin, Reach: access.Fleet, Page: s.testWebhook},
+		{Method: post, Pattern: hook, Role: fleet.RoleAdmin, Reach: access.Fleet, Page: s.changeWebhook},
+		{Method: post, Pattern: hook + "/enable", Role: fleet.RoleAdmin, Reach: access.Fleet, Page: s.switchWebhook(true)},
+		{Method: post, Pattern: hook + "/disable", Role: fleet.RoleAdmin, Reach: access.Fleet, Page: s.switchWebhook(false)},
+		{Method: post, Pattern: hook + "/delete", Role: fleet.RoleAdmin, Reach: access.Fleet, Page: s.deleteWebhook},
 	}
 }
 
 func (s *Server) webhooksPage(ctx context.Context) (page ui.WebhooksPage, err error) {
-	v := viewerOf(ctx)
-	hooks, err := s.Webhooks.List(ctx, v.actor())
+	v := pages.ViewerOf(ctx)
+	hooks, err := s.Webhooks.List(ctx, v.Actor())
 	for _, w := range hooks {
 		row := ui.WebhookRow{ID: w.ID.String(), Name: w.Name, URL: w.Shown, Enabled: w.Enabled, At: w.Last.At,
 			OK: w.Last.Reason.Code == "", Status: w.Last.Status, Form: ui.WebhookForm{ID: w.ID.String(), Name: w.Name,
@@ -45,11 +46,11 @@ func (s *Server) webhooksPage(ctx context.Context) (page ui.WebhooksPage, err er
 		}
 		row.Form.Events = row.Events
 		if !row.OK {
-			row.Why = i18n.BecauseMarked(v.lang, v.zone, "webhook.failure.", w.Last.Reason)
+			row.Why = i18n.BecauseMarked(v.Lang, v.Zone, "webhook.failure.", w.Last.Reason)
 		}
 		page.Rows = append(page.Rows, row)
 	}
-	page.Form.Shape, page.Form.Lang = webhook.Fleetd, string(v.lang)
+	page.Form.Shape, page.Form.Lang = webhook.Fleetd, string(v.Lang)
 	return page, err
 }
 
@@ -78,83 +79,83 @@ func postedWebhook(v url.Values) (f ui.WebhookForm, r webhook.Request) {
 	return f, r
 }
 
-func (s *Server) listWebhooks(r *http.Request) (answer, error) {
+func (s *Server) listWebhooks(r *http.Request) (pages.Answer, error) {
 	page, err := s.webhooksPage(r.Context())
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // webhookChanged redirects to the list after a change.
-func (s *Server) webhookChanged(r *http.Request, key string, err error) (answer, error) {
+func (s *Server) webhookChanged(r *http.Request, key string, err error) (pages.Answer, error) {
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	s.flash(r.Context(), ui.Flash{Text: text(r.Context(), key)})
-	return goTo(ui.PathWebhooks)
+	s.Flash(r.Context(), ui.Flash{Text: pages.Text(r.Context(), key)})
+	return pages.GoTo(ui.PathWebhooks)
 }
 
 // createWebhook returns the page itself: the secret is shown only once.
-func (s *Server) createWebhook(r *http.Request) (answer, error) {
+func (s *Server) createWebhook(r *http.Request) (pages.Answer, error) {
 	if err := r.ParseForm(); err != nil {
-		return answer{}, formError(err)
+		return pages.Answer{}, pages.FormError(err)
 	}
 	ctx := r.Context()
 	form, request := postedWebhook(r.PostForm)
-	_, secret, err := s.Webhooks.Create(ctx, viewerOf(ctx).actor(), request)
-	if err != nil && statusOf(err) >= http.StatusInternalServerError {
-		return answer{}, err
+	_, secret, err := s.Webhooks.Create(ctx, pages.ViewerOf(ctx).Actor(), request)
+	if err != nil && pages.StatusOf(err) >= http.StatusInternalServerError {
+		return pages.Answer{}, err
 	}
 	page, failed := s.webhooksPage(ctx)
 	switch {
 	case failed != nil:
-		return answer{}, failed
+		return pages.Answer{}, failed
 	case err != nil:
 		page.Form = form
-		page.Problem = explain(ctx, err)
-		a, _ := showAgain(page.Page())
-		a.status = statusOf(err)
+		page.Problem = pages.Explain(ctx, err)
+		a, _ := pages.ShowAgain(page.Page())
+		a.Status = pages.StatusOf(err)
 		return a, nil
 	}
 	if form.Shape != webhook.Fleetd { // nothing is signed
 		return s.webhookChanged(r, "flash.webhook_saved", nil)
 	}
 	page.Secret = secret
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // changeWebhook changes a webhook; an empty URL keeps the address.
-func (s *Server) changeWebhook(r *http.Request) (answer, error) {
+func (s *Server) changeWebhook(r *http.Request) (pages.Answer, error) {
 	id, err := webhookID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if err := r.ParseForm(); err != nil {
-		return answer{}, formError(err)
+		return pages.Answer{}, pages.FormError(err)
 	}
 	ctx := r.Context()
 	form, request := postedWebhook(r.PostForm)
 	if form.URL == "" {
 		request.URL = nil
 	}
-	_, err = s.Webhooks.Update(ctx, viewerOf(ctx).actor(), id, request)
-	if err == nil || statusOf(err) >= http.StatusInternalServerError || errors.Is(err, fleet.ErrNotFound) {
+	_, err = s.Webhooks.Update(ctx, pages.ViewerOf(ctx).Actor(), id, request)
+	if err == nil || pages.StatusOf(err) >= http.StatusInternalServerError || errors.Is(err, fleet.ErrNotFound) {
 		return s.webhookChanged(r, "flash.webhook_saved", err)
 	}
 	page, failed := s.webhooksPage(ctx)
 	if failed != nil {
-		return answer{}, failed
+		return pages.Answer{}, failed
 	}
-	page.Problem = explain(ctx, err)
+	page.Problem = pages.Explain(ctx, err)
 	for i := range page.Rows {
 		if page.Rows[i].ID == id.String() {
 			form.ID = page.Rows[i].ID
 			page.Rows[i].Form, page.Rows[i].Open = form, true
 		}
 	}
-	a, _ := showAgain(page.Page())
-	a.status = statusOf(err)
+	a, _ := pages.ShowAgain(page.Page())
+	a.Status = pages.StatusOf(err)
 	return a, nil
 }
 
@@ -162,46 +163,46 @@ func (s *Server) changeWebhook(r *http.Request) (answer, error) {
 func webhookID(r *http.Request) (uuid.UUID, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "webhook"))
 	if err != nil {
-		return id, errNoPage
+		return id, pages.ErrNoPage
 	}
 	return id, nil
 }
 
-func (s *Server) testWebhook(r *http.Request) (answer, error) {
+func (s *Server) testWebhook(r *http.Request) (pages.Answer, error) {
 	id, err := webhookID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	ctx := r.Context()
-	v := viewerOf(ctx)
-	d, err := s.Webhooks.Test(ctx, v.actor(), id)
+	v := pages.ViewerOf(ctx)
+	d, err := s.Webhooks.Test(ctx, v.Actor(), id)
 	switch {
 	case err != nil:
-		return answer{}, err
+		return pages.Answer{}, err
 	case d.Reason.Code != "":
-		why := i18n.Because(v.lang, v.zone, "webhook.failure.", d.Reason)
-		s.flash(ctx, ui.Flash{Bad: true, Text: text(ctx, "flash.webhook_test_failed", "why", why)})
-		return goTo(ui.PathWebhooks)
+		why := i18n.Because(v.Lang, v.Zone, "webhook.failure.", d.Reason)
+		s.Flash(ctx, ui.Flash{Bad: true, Text: pages.Text(ctx, "flash.webhook_test_failed", "why", why)})
+		return pages.GoTo(ui.PathWebhooks)
 	}
 	return s.webhookChanged(r, "flash.webhook_tested", nil)
 }
 
-func (s *Server) switchWebhook(on bool) handler {
-	return func(r *http.Request) (answer, error) {
+func (s *Server) switchWebhook(on bool) pages.Handler {
+	return func(r *http.Request) (pages.Answer, error) {
 		id, err := webhookID(r)
 		if err != nil {
-			return answer{}, err
+			return pages.Answer{}, err
 		}
-		_, err = s.Webhooks.Update(r.Context(), viewerOf(r.Context()).actor(), id, webhook.Request{Enabled: &on})
+		_, err = s.Webhooks.Update(r.Context(), pages.ViewerOf(r.Context()).Actor(), id, webhook.Request{Enabled: &on})
 		return s.webhookChanged(r, "flash.webhook_saved", err)
 	}
 }
 
-func (s *Server) deleteWebhook(r *http.Request) (answer, error) {
+func (s *Server) deleteWebhook(r *http.Request) (pages.Answer, error) {
 	id, err := webhookID(r)
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	err = s.Webhooks.Delete(r.Context(), viewerOf(r.Context()).actor(), id)
+	err = s.Webhooks.Delete(r.Context(), pages.ViewerOf(r.Context()).Actor(), id)
 	return s.webhookChanged(r, "flash.webhook_deleted", err)
 }

@@ -1,4 +1,4 @@
-package console
+package pages
 
 import (
 	"net"
@@ -16,8 +16,8 @@ import (
 	"fleetd/web/ui"
 )
 
-// listURL returns the address of a list with its own parameters.
-func listURL(r *http.Request, path string, names ...string) ui.ListURL {
+// ListURL returns the address of a list with its own parameters.
+func ListURL(r *http.Request, path string, names ...string) ui.ListURL {
 	asked, kept := r.URL.Query(), url.Values{}
 	for _, name := range slices.Concat(names, []string{"limit", "cursor"}) {
 		if v := asked.Get(name); v != "" {
@@ -27,22 +27,23 @@ func listURL(r *http.Request, path string, names ...string) ui.ListURL {
 	return ui.ListURL{Path: path, Values: kept}
 }
 
-func limitOf(l ui.ListURL) int {
+// LimitOf returns the number of rows that the address asks for, within limits.
+func LimitOf(l ui.ListURL) int {
 	n, _ := strconv.Atoi(l.Get("limit"))
 	return fleet.ClampLimit(n)
 }
 
-// deviceID returns the device in the address. An invalid id is not found.
-func deviceID(r *http.Request) (fleet.DeviceID, error) {
+// DeviceID returns the device in the address. An invalid id is not found.
+func DeviceID(r *http.Request) (fleet.DeviceID, error) {
 	id, err := fleet.ParseDeviceID(chi.URLParam(r, "device"))
 	if err != nil {
-		return "", errNoPage
+		return "", ErrNoPage
 	}
 	return id, nil
 }
 
-// toolName returns the tool in the address. A name may contain a slash, escaped.
-func toolName(r *http.Request) string {
+// ToolName returns the tool in the address. A name may contain a slash, escaped.
+func ToolName(r *http.Request) string {
 	name := chi.URLParam(r, "tool")
 	if r.URL.RawPath != "" {
 		if plain, err := url.PathUnescape(name); err == nil {
@@ -52,9 +53,9 @@ func toolName(r *http.Request) string {
 	return name
 }
 
-// localPath returns the path if it is one of the console, else the first page: a link with a
+// LocalPath returns the path if it is one of the console, else the first page: a link with a
 // sign-in must not redirect to other sites.
-func localPath(path string) string {
+func LocalPath(path string) string {
 	u, err := url.Parse(path)
 	switch {
 	case err != nil, u.Scheme != "", u.Host != "", u.User != nil, u.Opaque != "",
@@ -76,11 +77,11 @@ func LocalOnly(address string) bool {
 	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// subjectID returns the id of the subject of a live page, which is in the address of its stream.
-func subjectID(r *http.Request) (uuid.UUID, error) {
+// SubjectID returns the id of the subject of a live page, which is in the address of its stream.
+func SubjectID(r *http.Request) (uuid.UUID, error) {
 	id, err := uuid.Parse(r.URL.Query().Get("id"))
 	if err != nil {
-		return id, errNoPage
+		return id, ErrNoPage
 	}
 	return id, nil
 }

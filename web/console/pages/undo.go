@@ -1,4 +1,4 @@
-package console
+package pages
 
 import (
 	"context"
@@ -23,33 +23,33 @@ const (
 type undo struct {
 	viewer string // id of the operator
 	at     time.Time
-	do     takeBack
+	do     TakeBack
 }
 
-// A takeBack takes an act back, on behalf of a principal.
-type takeBack func(ctx context.Context, by fleet.Principal) error
+// A TakeBack takes an act back, on behalf of a principal.
+type TakeBack func(ctx context.Context, by fleet.Principal) error
 
 // undos are the latest acts that can be taken back. They are in memory: another core does not know them.
 type undos = bounded.Cache[uuid.UUID, undo]
 
-// undo takes back the viewer's act with the id. It refuses if the act is too old, or another viewer's.
-func (s *Server) undo(ctx context.Context, id string) error {
-	by := viewerOf(ctx).actor()
+// Undo takes back the viewer's act with the id. It refuses if the act is too old, or another viewer's.
+func (s *Responder) Undo(ctx context.Context, id string) error {
+	by := ViewerOf(ctx).Actor()
 	key, err := uuid.Parse(id)
 	u, ok := s.undos.Peek(key)
-	if err != nil || !ok || u.viewer != by.ID || !s.undos.Remove(key) || s.now().Sub(u.at) >= undoLasts {
+	if err != nil || !ok || u.viewer != by.ID || !s.undos.Remove(key) || s.Now().Sub(u.at) >= undoLasts {
 		return fleet.Refuse(fleet.ErrNotFound, "undo_gone")
 	}
 	return u.do(ctx, by)
 }
 
-// undoable returns the message of an act that do takes back.
-func (s *Server) undoable(ctx context.Context, f ui.Flash, do takeBack) ui.Flash {
+// Undoable returns the message of an act that do takes back.
+func (s *Responder) Undoable(ctx context.Context, f ui.Flash, do TakeBack) ui.Flash {
 	if do == nil {
 		return f
 	}
 	id := uuid.New()
-	s.undos.Add(id, undo{viewer: viewerOf(ctx).actor().ID, at: s.now(), do: do})
+	s.undos.Add(id, undo{viewer: ViewerOf(ctx).Actor().ID, at: s.Now(), do: do})
 	f.Undo = ui.UndoPath(id.String())
 	return f
 }
