@@ -148,16 +148,17 @@ type SystemReporter func(ctx context.Context) (system.Report, error)
 type Server struct {
 	Options
 	*pages.Responder
+	rooms
 	public       *url.URL
 	sessions     *scs.SessionManager
 	streams      *streams
+	views        pages.Views
 	claims       *httprate.RateLimiter // by address; enrolment limits wrong codes by operator
 	waiting      waitingCount
 	summaries    summaryCache
 	filterCounts filterCounts
 	progress     *sharedCache[campaignProgress]
 	differences  *sharedCache[compare.Result]
-	started      time.Time
 	operations   func() ([]ui.APIGroup, error) // of REST, read once
 }
 
@@ -182,7 +183,7 @@ func New(o Options) (*Server, error) {
 	if o.OTAURL == "" {
 		o.OTAURL = otaURL(o.PublicURL)
 	}
-	s := &Server{Options: o, public: public, streams: newStreams(), claims: newClaims(), started: o.Now().UTC(),
+	s := &Server{Options: o, public: public, streams: newStreams(), claims: newClaims(),
 		filterCounts: filterCounts{scopes: bounded.New[string, *countedFilters](countedScopes)},
 		progress:     newSharedCache[campaignProgress](maxProgresses),
 		differences:  newSharedCache[compare.Result](maxProgresses)}
@@ -196,6 +197,8 @@ func New(o Options) (*Server, error) {
 	s.sessions = newSessions(o.Sessions, public.Scheme == "https")
 	s.Responder = pages.New(pages.Options{Sessions: s.sessions, Frame: s.frame, Log: o.Log, Now: o.Now})
 	s.sessions.ErrorFunc = s.Fail
+	s.rooms = s.newRooms()
+	s.views = s.allViews()
 	return s, nil
 }
 

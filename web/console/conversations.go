@@ -116,14 +116,6 @@ func (s *Server) conversationView(ctx context.Context, id uuid.UUID) (v ui.Conve
 	return v, err
 }
 
-// talking returns the id of the device's present conversation, or "".
-func (s *Server) talking(id fleet.DeviceID) string {
-	if c, talks := s.Talking.Of(id); talks {
-		return c.ID.String()
-	}
-	return ""
-}
-
 // interruptCall sends a call that waits for the end of a conversation.
 func (s *Server) interruptCall(r *http.Request) (pages.Answer, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "call"))

@@ -276,3 +276,11 @@ func (s *Server) showName(r *http.Request) (pages.Answer, error) {
 	}
 	return pages.Show(ui.NamePage{Head: s.head(r, d, "")}.Page())
 }
+
+// talking returns the id of the device's present conversation, or "".
+func (s *Server) talking(id fleet.DeviceID) string {
+	if c, talks := s.Talking.Of(id); talks {
+		return c.ID.String()
+	}
+	return ""
+}

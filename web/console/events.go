@@ -106,40 +106,25 @@ func refuseStream(w http.ResponseWriter) {
 
 // newView returns the view of the page that the address names.
 func (s *Server) newView(r *http.Request) (pages.View, error) {
-	if open, ok := s.views()[r.URL.Query().Get("view")]; ok {
+	if open, ok := s.views[r.URL.Query().Get("view")]; ok {
 		return open(r)
 	}
 	return nil, pages.ErrNoPage
 }
 
-// views returns the live pages by name.
-func (s *Server) views() map[string]func(*http.Request) (pages.View, error) {
-	return map[string]func(*http.Request) (pages.View, error){
-		ui.ViewOverview:      s.newOverviewView,
-		ui.ViewDevices:       s.newListView,
-		ui.ViewDevice:        s.newDeviceView,
-		ui.ViewCalls:         s.newCallsView,
-		ui.ViewCall:          s.newCallView,
-		ui.ViewConversations: s.newConversationsView,
-		ui.ViewConversation:  s.newConversationView,
-		ui.ViewFanOuts:       s.newFanOutsView,
-		ui.ViewFanOut:        s.newFanOutView,
-		ui.ViewApprovals:     s.newApprovalsView,
-		ui.ViewCampaigns:     s.newCampaignView,
-		ui.ViewCampaign:      s.newCampaignView,
-		ui.ViewDeployments:   s.newCampaignView,
-		ui.ViewDeployment:    s.newCampaignView,
-		ui.ViewFirmware:      s.newFirmwareView,
-		ui.ViewRelease:       s.newReleaseView,
-		ui.ViewFlash:         s.newFlashView,
-		ui.ViewAlerts:        s.newAlertsView,
-		ui.ViewAudit:         s.newAuditView,
-		ui.ViewPlugins:       s.newPluginsView,
-		ui.ViewPlugin:        s.newPluginView,
-		ui.ViewEndpoints:     s.newEndpointsView,
-		ui.ViewEndpoint:      s.newEndpointView,
-		ui.ViewCluster:       s.newClusterView,
+// allViews returns the live pages of the console by name. Each room has those of its pages.
+func (s *Server) allViews() pages.Views {
+	all := pages.Views{ui.ViewOverview: s.newOverviewView}
+	for _, room := range []pages.Views{s.devicesViews(), s.deviceViews(), s.callsViews(), s.releasesViews(),
+		s.recordViews(), s.settings.Views()} {
+		for name, open := range room {
+			if all[name] != nil {
+				panic("two rooms have the live page " + name)
+			}
+			all[name] = open
+		}
 	}
+	return all
 }
 
 // eventSources returns the devices that events are about, for viewers with access to only some

@@ -29,16 +29,7 @@ const consoleModels = fleet.ModelsNever
 // this table.
 func (s *Server) table() []pages.Route {
 	return slices.Concat(s.ownRoutes(), s.undoRoutes(), s.findRoutes(), s.placeRoutes(), s.apiRoutes(),
-		s.listRoutes(), s.claimRoutes(), s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), s.filterRoutes(),
-		s.mqtt5Routes(), s.bulkRoutes(), s.fileRoutes(), s.completeRoutes(),
-		s.deviceRoutes(), s.toolRoutes(), s.healthRoutes(), s.logRoutes(),
-		s.callRoutes(), s.conversationRoutes(), s.fanOutRoutes(), s.approvalRoutes(), s.scheduleRoutes(),
-		s.catalogueRoutes(), s.pictureRoutes(),
-		s.firmwareRoutes(), s.flashRoutes(), s.campaignRoutes(),
-		s.alertRoutes(), s.webhookRoutes(), s.logStreamRoutes(), s.redactionRoutes(), s.auditRoutes(), s.recordRoutes(),
-		s.historyRoutes(), s.dashboardRoutes(), s.changeRoutes(),
-		s.settingsRoutes(), s.operatorRoutes(), s.policyRoutes(), s.upstreamRoutes(), s.pluginRoutes(),
-		s.endpointRoutes(), s.systemRoutes(), s.clusterRoutes())
+		s.devicesTable(), s.deviceTable(), s.callsTable(), s.releasesTable(), s.recordTable(), s.settings.Routes())
 }
 
 // ownRoutes are the pages that belong to no room: the sign-in, the overview, and those of a browser.

@@ -2,6 +2,7 @@ package pages
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"github.com/a-h/templ"
@@ -28,6 +29,10 @@ type LookingView interface {
 	View
 	Look(ctx context.Context) (Updates, error)
 }
+
+// Views are the live pages of a room by the name in the address of their stream. A view is made for
+// one stream.
+type Views map[string]func(*http.Request) (View, error)
 
 // Updates are the changes for a live page: components that replace those with the same id, and the
 // number of new things that are not in its list.

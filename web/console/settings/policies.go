@@ -1,4 +1,4 @@
-package console
+package settings
 
 import (
 	"encoding/json"

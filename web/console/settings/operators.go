@@ -1,4 +1,4 @@
-package console
+package settings
 
 import (
 	"context"
@@ -126,7 +126,7 @@ func (s *Server) endSession(r *http.Request) (pages.Answer, error) {
 	if errors.Is(err, fleet.ErrNotFound) {
 		return pages.Answer{}, err
 	}
-	s.streams.end(allSessions) // the streams of the session must end
+	s.EndStreams() // the streams of the session must end
 	return s.operatorChanged(r, o, "flash.session_ended", err)
 }
 
@@ -138,7 +138,7 @@ func (s *Server) endSessions(r *http.Request) (pages.Answer, error) {
 	}
 	ctx := r.Context()
 	_, err = s.Operators.EndLogins(ctx, pages.ViewerOf(ctx).Actor(), o.ID, pages.ViewerOf(ctx).Login.ID)
-	s.streams.end(allSessions) // the streams of the sessions must end
+	s.EndStreams() // the streams of the sessions must end
 	return s.operatorChanged(r, o, "flash.sessions_ended", err)
 }
 
@@ -147,7 +147,7 @@ func (s *Server) endSessions(r *http.Request) (pages.Answer, error) {
 func (s *Server) changeOwnPassword(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	me := *pages.ViewerOf(ctx).Operator
-	err := s.checkPassword(ctx, me, r.PostFormValue("old"))
+	err := s.CheckPassword(ctx, me, r.PostFormValue("old"))
 	if err == nil {
 		err = s.Operators.SetPassword(ctx, me.Principal(), me.ID, r.PostFormValue("new"))
 	}
@@ -164,8 +164,8 @@ func (s *Server) keepSession(r *http.Request, id uuid.UUID) error {
 	if err != nil {
 		return err
 	}
-	s.streams.end(allSessions) // streams opened with the old password must end
-	return s.openSession(r, o)
+	s.EndStreams() // streams opened with the old password must end
+	return s.OpenSession(r, o)
 }
 
 func (s *Server) createOperator(r *http.Request) (pages.Answer, error) {
@@ -194,7 +194,7 @@ func (s *Server) setDisabled(disabled bool) pages.Handler {
 			return pages.Answer{}, err
 		}
 		err = s.Operators.SetDisabled(r.Context(), pages.ViewerOf(r.Context()).Actor(), o.ID, disabled)
-		s.streams.end(allSessions) // the operator's streams must end
+		s.EndStreams() // the operator's streams must end
 		return s.operatorChanged(r, o, key, err)
 	}
 }
@@ -207,7 +207,7 @@ func (s *Server) setOperatorPassword(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	me := pages.ViewerOf(ctx).Operator
 	err = s.Operators.SetPassword(ctx, me.Principal(), o.ID, r.PostFormValue("password"))
-	s.streams.end(allSessions) // streams opened with the old password must end
+	s.EndStreams() // streams opened with the old password must end
 	if err == nil && o.ID == me.ID {
 		err = s.keepSession(r, me.ID)
 	}

@@ -1,4 +1,4 @@
-package console
+package settings
 
 import (
 	"context"
@@ -72,13 +72,13 @@ func scopeRow(s *fleet.Scope) ui.ScopeRow {
 
 // system returns the facts about this fleetd, including those that cmd/fleetd/server adds.
 func (s *Server) system(ctx context.Context) ([]ui.SystemFact, error) {
-	g, err := s.summary(ctx)
+	devices, err := s.CountDevices(ctx)
 	v := pages.ViewerOf(ctx)
 	facts := []ui.SystemFact{
 		{Key: "version", Value: s.Version},
-		{Key: "started", Value: i18n.DateTime(v.Lang, s.started.In(v.Zone))},
+		{Key: "started", Value: i18n.DateTime(v.Lang, s.Started.In(v.Zone))},
 		{Key: "ota", Value: s.OTAURL},
-		{Key: "devices", Value: i18n.Number(v.Lang, int64(g.fleet))},
+		{Key: "devices", Value: i18n.Number(v.Lang, int64(devices))},
 	}
 	return append(facts, s.System...), err
 }

@@ -1,0 +1,31 @@
+package console
+
+import (
+	"context"
+
+	"fleetd/web/console/settings"
+)
+
+// rooms are the packages with the pages of one vocabulary.
+type rooms struct {
+	settings *settings.Server
+}
+
+// newRooms returns the rooms, each with the services that it uses.
+func (s *Server) newRooms() (r rooms) {
+	o, p := s.Options, s.Responder
+	r.settings = settings.New(p, settings.Options{Devices: o.Devices, Endpoints: o.Endpoints, Operators: o.Operators,
+		Plugins: o.Plugins, Policies: o.Policies, Tester: o.Tester, Upstreams: o.Upstreams, Cluster: o.Cluster,
+		InCluster: o.InCluster, CheckPassword: s.checkPassword, OpenSession: s.openSession, EndStreams: s.endStreams,
+		CountDevices: func(ctx context.Context) (int, error) {
+			all, err := s.summary(ctx)
+			return all.fleet, err
+		},
+		PluginsDir: o.PluginsDir, PublicURL: o.PublicURL, OTAURL: o.OTAURL, EnrolmentMode: o.EnrolmentMode,
+		Version: o.Version, Started: p.Now(), System: o.System, Report: o.Report})
+	return r
+}
+
+// endStreams ends the live streams of all sessions: permitted readers reconnect, and are checked
+// again.
+func (s *Server) endStreams() { s.streams.end(allSessions) }
