@@ -116,7 +116,7 @@ func (s *Server) newView(r *http.Request) (pages.View, error) {
 func (s *Server) allViews() pages.Views {
 	all := pages.Views{ui.ViewOverview: s.newOverviewView}
 	for _, room := range []pages.Views{s.devicesViews(), s.deviceViews(), s.callsViews(), s.releasesViews(),
-		s.recordViews(), s.settings.Views()} {
+		s.record.Views(), s.settings.Views()} {
 		for name, open := range room {
 			if all[name] != nil {
 				panic("two rooms have the live page " + name)

@@ -11,6 +11,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/web/console/pages"
+	"fleetd/web/console/record"
 	"fleetd/web/ui"
 )
 
@@ -46,7 +47,7 @@ func (s *Server) releasePage(r *http.Request, release firmware.Release) (ui.Firm
 	page.Fit.Path, page.Fit.ELF = ui.ReleasePath(release.ID.String()), builds(release.Images)
 	page.Adoption = adoption(page.Fit)
 	if err == nil {
-		page.Spread, err = s.adoptionChart(ctx, release.Version, adoptionPoints)
+		page.Spread, err = s.record.AdoptionChart(ctx, release.Version, record.AdoptionPoints)
 	}
 	return page, err
 }

@@ -21,12 +21,14 @@ const (
 	overviewSpan = 24 * time.Hour
 	overviewStep = 30 * time.Minute
 	overviewRows = 5
+
+	briefAdoptionPoints = 21 // of the chart of adoption, which has to be small
 )
 
 func (s *Server) showOverview(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	page := ui.Overview{Step: overviewStep, To: s.Now(), From: s.Now().Add(-overviewSpan), Setup: s.setup(ctx)}
-	page.Alerts = s.alertsNow(ctx)
+	page.Alerts = s.record.AlertsNow(ctx)
 	// Each part counts the whole fleet separately, so the total time is that of the slowest part.
 	parts, partsCtx := errgroup.WithContext(ctx)
 	parts.Go(func() (err error) {
@@ -39,7 +41,7 @@ func (s *Server) showOverview(r *http.Request) (pages.Answer, error) {
 		return err
 	})
 	parts.Go(func() (err error) {
-		page.Adoption, err = s.adoptionChart(partsCtx, "", briefAdoptionPoints)
+		page.Adoption, err = s.record.AdoptionChart(partsCtx, "", briefAdoptionPoints)
 		return err
 	})
 	parts.Go(func() (err error) {

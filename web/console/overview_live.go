@@ -39,7 +39,7 @@ func (v overviewView) Render(ctx context.Context, events []fleet.Event) (u pages
 		u.Patches = append(u.Patches, row.Brief())
 	}
 	if alerts {
-		u.Patches = append(u.Patches, v.server.alertsNow(ctx).View())
+		u.Patches = append(u.Patches, v.server.record.AlertsNow(ctx).View())
 	}
 	for subject := range subjects(events) {
 		if err := v.campaign(ctx, subject, &u); err != nil {

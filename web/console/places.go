@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet/place"
 	"fleetd/web/access"
 	"fleetd/web/console/pages"
+	"fleetd/web/console/record"
 	"fleetd/web/ui"
 )
 
@@ -58,7 +59,7 @@ func (s *Server) showPlace(r *http.Request) (pages.Answer, error) {
 	alerts := slices.DeleteFunc(s.Alerts.Current(pages.ViewerOf(ctx).Actor()), func(a alert.Alert) bool {
 		return !slices.Contains(here.Alerts, a.ID)
 	})
-	page.Alerts = alertCards(ctx, alerts)
+	page.Alerts = record.AlertCards(ctx, alerts)
 	return pages.Show(page.Page())
 }
 

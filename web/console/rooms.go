@@ -3,17 +3,22 @@ package console
 import (
 	"context"
 
+	"fleetd/web/console/record"
 	"fleetd/web/console/settings"
 )
 
 // rooms are the packages with the pages of one vocabulary.
 type rooms struct {
+	record   *record.Server
 	settings *settings.Server
 }
 
 // newRooms returns the rooms, each with the services that it uses.
 func (s *Server) newRooms() (r rooms) {
 	o, p := s.Options, s.Responder
+	r.record = record.New(p, record.Options{Alerts: o.Alerts, Audit: o.Audit, Changes: o.Changes, History: o.History,
+		LogStreams: o.LogStreams, Publisher: o.Publisher, Record: o.Record, Redaction: o.Redaction, Trends: o.Trends,
+		Webhooks: o.Webhooks})
 	r.settings = settings.New(p, settings.Options{Devices: o.Devices, Endpoints: o.Endpoints, Operators: o.Operators,
 		Plugins: o.Plugins, Policies: o.Policies, Tester: o.Tester, Upstreams: o.Upstreams, Cluster: o.Cluster,
 		InCluster: o.InCluster, CheckPassword: s.checkPassword, OpenSession: s.openSession, EndStreams: s.endStreams,

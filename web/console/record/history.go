@@ -1,4 +1,4 @@
-package console
+package record
 
 import (
 	"cmp"
@@ -86,7 +86,7 @@ func (s *Server) fillHistory(ctx context.Context, page *ui.HistoryPage) error {
 		return err
 	})
 	parts.Go(func() (err error) {
-		page.Adoption, err = s.adoptionChart(ctx, "", adoptionPoints)
+		page.Adoption, err = s.AdoptionChart(ctx, "", AdoptionPoints)
 		return err
 	})
 	if page.With != nil {
@@ -105,14 +105,11 @@ func (s *Server) fillHistory(ctx context.Context, page *ui.HistoryPage) error {
 	return err
 }
 
-// Numbers of moments of a chart of adoption. The overview, which has to be small, has fewer.
-const (
-	adoptionPoints      = 31
-	briefAdoptionPoints = 21
-)
+// AdoptionPoints is the number of moments of a chart of adoption.
+const AdoptionPoints = 31
 
-// adoptionChart returns how versions spread in the last 30 days; one of them and the sum of the rest, if it is named.
-func (s *Server) adoptionChart(ctx context.Context, version string, points int) (chart ui.AdoptionChart, err error) {
+// AdoptionChart returns how versions spread in the last 30 days; one of them and the sum of the rest, if it is named.
+func (s *Server) AdoptionChart(ctx context.Context, version string, points int) (chart ui.AdoptionChart, err error) {
 	chart.ID, chart.Title = "adoption-chart", pages.Text(ctx, "history.adoption")
 	chart.Adoption, err = s.History.Adoption(ctx, history.AdoptionFilter{Points: points, Version: version})
 	if pages.ErrorCode(err) == "invalid_history_period" { // the history has just begun

@@ -1,4 +1,4 @@
-package console
+package record
 
 import (
 	"context"
@@ -43,7 +43,8 @@ func (s *Server) alertRoutes() []pages.Route {
 	}
 }
 
-func alertCards(ctx context.Context, list []alert.Alert) (cards []ui.AlertCard) {
+// AlertCards returns the cards of alerts, with what the viewer may do.
+func AlertCards(ctx context.Context, list []alert.Alert) (cards []ui.AlertCard) {
 	by := pages.ViewerOf(ctx).Actor()
 	may, maySilence, now := by.FleetRole().Allows(fleet.RoleOperator), alert.MaySilence(by), time.Now()
 	for _, a := range list {
@@ -52,10 +53,10 @@ func alertCards(ctx context.Context, list []alert.Alert) (cards []ui.AlertCard) 
 	return cards
 }
 
-// alertsNow returns the alerts at the top of the overview.
-func (s *Server) alertsNow(ctx context.Context) ui.AlertsNow {
+// AlertsNow returns the alerts at the top of the overview.
+func (s *Server) AlertsNow(ctx context.Context) ui.AlertsNow {
 	by := pages.ViewerOf(ctx).Actor()
-	return ui.AlertsNow{Cards: alertCards(ctx, s.Alerts.Current(by)), Hidden: !alert.Sees(by),
+	return ui.AlertsNow{Cards: AlertCards(ctx, s.Alerts.Current(by)), Hidden: !alert.Sees(by),
 		Settling: s.Alerts.Settling()}
 }
 
@@ -78,7 +79,7 @@ func (s *Server) listAlerts(r *http.Request) (pages.Answer, error) {
 	if err != nil {
 		return pages.Answer{}, err
 	}
-	page.Cards, page.Next = alertCards(ctx, found.Items), found.Next
+	page.Cards, page.Next = AlertCards(ctx, found.Items), found.Next
 	return pages.Show(page.Page())
 }
 
@@ -86,7 +87,7 @@ func (s *Server) listAlerts(r *http.Request) (pages.Answer, error) {
 func (s *Server) openAlertsPage(ctx context.Context, list ui.ListURL) (ui.AlertsPage, error) {
 	by := pages.ViewerOf(ctx).Actor()
 	open := s.Alerts.Current(by)
-	page := ui.AlertsPage{List: list, Cards: alertCards(ctx, open), MaySilence: alert.MaySilence(by),
+	page := ui.AlertsPage{List: list, Cards: AlertCards(ctx, open), MaySilence: alert.MaySilence(by),
 		Silence: forms.Silence{For: forms.SilenceTimes[1]}}
 	found, err := s.Alerts.Silences(ctx, by, alert.SilenceFilter{Active: true, Limit: alert.MaxSilences})
 	if err != nil {
@@ -173,7 +174,7 @@ func (s *Server) alertPage(r *http.Request) (ui.AlertPage, error) {
 	if err != nil {
 		return ui.AlertPage{}, err
 	}
-	return ui.AlertPage{Card: alertCards(ctx, []alert.Alert{a})[0], History: history}, nil
+	return ui.AlertPage{Card: AlertCards(ctx, []alert.Alert{a})[0], History: history}, nil
 }
 
 func (s *Server) showAlert(r *http.Request) (pages.Answer, error) {
@@ -360,7 +361,7 @@ func (v *alertsView) Render(ctx context.Context, events []fleet.Event) (u pages.
 			v.seen[id] = true
 			u.Fresh++
 		}
-		u.Patches = append(u.Patches, alertCards(ctx, []alert.Alert{a})[0].View())
+		u.Patches = append(u.Patches, AlertCards(ctx, []alert.Alert{a})[0].View())
 	}
 	return u, nil
 }

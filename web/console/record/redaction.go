@@ -1,4 +1,4 @@
-package console
+package record
 
 import (
 	"encoding/json"
