@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/web/console/calls"
 	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
@@ -133,11 +134,11 @@ func (s *Server) offerChoices(ctx context.Context, page *ui.CampaignNewPage, pla
 	if err != nil {
 		return nil // the dry run shows the reason
 	}
-	devices, err := s.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Limit: toolSample})
+	devices, err := s.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Limit: calls.ToolSample})
 	if err != nil {
 		return err
 	}
-	page.Tools, err = s.toolsOf(ctx, devices.Items)
+	page.Tools, err = s.calls.ToolsOf(ctx, devices.Items)
 	return err
 }
 

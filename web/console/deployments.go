@@ -77,7 +77,7 @@ func (s *Server) deploymentRows(ctx context.Context, all []campaign.Deployment) 
 	for i, d := range all {
 		ids[i] = d.Device
 	}
-	names, err := s.deviceNames(ctx, ids)
+	names, err := s.calls.DeviceNames(ctx, ids)
 	rows := make([]ui.DeploymentRow, len(all))
 	for i, d := range all {
 		rows[i] = ui.DeploymentRow{Deployment: d, Name: names[d.Device]}
@@ -114,7 +114,7 @@ func (s *Server) deploymentView(ctx context.Context, id uuid.UUID, device fleet.
 	if v.Events, err = s.Campaigns.DeploymentEvents(ctx, v.Deployment.ID); err != nil {
 		return v, err
 	}
-	names, err := s.deviceNames(ctx, []fleet.DeviceID{device})
+	names, err := s.calls.DeviceNames(ctx, []fleet.DeviceID{device})
 	if err != nil {
 		return v, err
 	}

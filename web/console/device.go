@@ -13,6 +13,7 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/picture"
 	"fleetd/web/access"
+	"fleetd/web/console/calls"
 	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
@@ -68,7 +69,7 @@ func (s *Server) headOf(ctx context.Context, d fleet.Device, tab string) ui.Devi
 	}
 	h.Reports, _ = s.reporting(ctx, d.ID) // on an error the tab is not shown
 	if newest, err := picture.Newest(ctx, s.Pictures, d.ID, picture.SnapshotScreen); err == nil {
-		shot := snapshot(newest)
+		shot := calls.Snapshot(newest)
 		h.Thumb = &shot
 	}
 	return h
@@ -152,7 +153,7 @@ func (s *Server) chosenEntry(ctx context.Context, line ui.Timeline, d fleet.Devi
 	if err = pages.Unless(err, fleet.ErrNotFound); err != nil || c.ID != id {
 		return detail, err
 	}
-	v, err := s.callView(ctx, c, d.Name)
+	v, err := s.calls.Details(ctx, c, d.Name)
 	v.Compact = true
 	detail.Call = &v
 	return detail, err
@@ -169,7 +170,7 @@ func (s *Server) callsOfDay(ctx context.Context, id fleet.DeviceID) (day ui.Call
 func (s *Server) recentCalls(ctx context.Context, d fleet.Device) (rows []ui.CallRow, err error) {
 	recent, err := s.Calls.List(ctx, call.Filter{Device: d.ID, Limit: recentOfDevice})
 	for _, c := range recent.Items {
-		rows = append(rows, s.callRow(ctx, c, d.Name))
+		rows = append(rows, s.calls.Row(ctx, c, d.Name))
 	}
 	return rows, err
 }

@@ -53,7 +53,7 @@ func (s *Server) cancelable(ctx context.Context, id fleet.DeviceID, line []fleet
 	found, err := s.Calls.List(ctx, call.Filter{Device: id, States: states, Limit: lineLength})
 	ids := make(map[string]bool)
 	for _, c := range found.Items {
-		ids[c.ID.String()] = s.mayCancel(ctx, c)
+		ids[c.ID.String()] = s.calls.MayCancel(ctx, c)
 	}
 	return ids, err
 }
@@ -157,7 +157,7 @@ func (s *Server) lastCall(r *http.Request, d fleet.Device) (*ui.CallView, error)
 	if err != nil {
 		return nil, err
 	}
-	v, err := s.callView(r.Context(), c, d.Name)
+	v, err := s.calls.Details(r.Context(), c, d.Name)
 	return &v, err
 }
 
@@ -190,7 +190,7 @@ func (v *deviceView) lineNews(ctx context.Context, u *pages.Updates) error {
 	first, known := v.line.known == nil, make(map[string]bool, len(line.Entries))
 	for _, e := range slices.Backward(line.Entries) {
 		u.Patches = append(u.Patches, line.Row(e).Row())
-		if known[e.Key] = true; !v.line.known[e.Key] && (!first || e.At.After(v.fresh.began)) {
+		if known[e.Key] = true; !v.line.known[e.Key] && (!first || e.At.After(v.fresh.Began)) {
 			u.Fresh++
 		}
 	}

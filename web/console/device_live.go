@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/picture"
+	"fleetd/web/console/calls"
 	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
@@ -22,7 +23,7 @@ type deviceView struct {
 	tab    string
 	log    shownLog
 	line   shownLine
-	fresh  newCalls
+	fresh  calls.Counter
 }
 
 func (v *deviceView) Pace() time.Duration { return pages.PaceRows }
@@ -104,7 +105,7 @@ func (v *deviceView) Render(ctx context.Context, events []fleet.Event) (u pages.
 			return u, err
 		}
 	} else {
-		u.Fresh = v.fresh.count(calls)
+		u.Fresh = v.fresh.Count(calls)
 	}
 	if head {
 		patches, err := v.head(ctx)
@@ -134,12 +135,12 @@ func (v *deviceView) deployed(ctx context.Context, u *pages.Updates) error {
 // call shows a call in the tables and next to the form that made it. The outcome is repeated once,
 // for a form whose response was still on its way.
 func (v *deviceView) call(ctx context.Context, c fleet.Call, u *pages.Updates) error {
-	view, err := v.server.callView(ctx, c, "")
+	view, err := v.server.calls.Details(ctx, c, "")
 	if err != nil {
 		return err
 	}
 	view.Compact = true
-	row := v.server.callRow(ctx, c, "")
+	row := v.server.calls.Row(ctx, c, "")
 	row.NoDevice = true
 	u.Patches = append(u.Patches, row.Row())
 	shown := view.View()
@@ -166,7 +167,7 @@ func (v *deviceView) snapshot(ctx context.Context, subject string, u *pages.Upda
 		return err
 	}
 	if shot.Kind == picture.SnapshotScreen {
-		u.Patches = append(u.Patches, snapshot(shot).View())
+		u.Patches = append(u.Patches, calls.Snapshot(shot).View())
 	}
 	if shot.Call == uuid.Nil {
 		return nil
@@ -185,5 +186,5 @@ func (s *Server) newDeviceView(r *http.Request) (pages.View, error) {
 		return nil, pages.ErrNoPage
 	}
 	return &deviceView{server: s, id: id, tab: q.Get("tab"), log: shownLog{filter: forms.NewLogFilter(q)},
-		line: shownLine{list: pages.ListURL(r, ui.DevicePath(id), "show", "day", "entry")}, fresh: newCalls{began: s.Now()}}, nil
+		line: shownLine{list: pages.ListURL(r, ui.DevicePath(id), "show", "day", "entry")}, fresh: calls.Counter{Began: s.Now()}}, nil
 }

@@ -17,9 +17,9 @@ func (s *Server) showScreen(r *http.Request) (pages.Answer, error) {
 		return pages.Answer{}, err
 	}
 	list := pages.ListURL(r, ui.DevicePath(d.ID, "screen"), "kind", "since", "until")
-	f, err := s.pictureFilter(r)
+	f, err := s.calls.PictureFilter(r)
 	f.Device = d.ID
-	page.Gallery, err = s.gallery(r, list, f, err)
+	page.Gallery, err = s.calls.Gallery(r, list, f, err)
 	if pages.ErrorCode(err) == "invalid_cursor" {
 		return pages.GoTo(list.At(""))
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/console/calls"
 	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
@@ -76,7 +77,7 @@ func (s *Server) deviceDetails(ctx context.Context, ids []fleet.DeviceID, column
 	}
 	shots, err := s.Pictures.LatestSnapshots(ctx, ids)
 	for id, shot := range shots {
-		d, picture := details[id], snapshot(shot)
+		d, picture := details[id], calls.Snapshot(shot)
 		d.Picture = &picture
 		details[id] = d
 	}

@@ -177,5 +177,5 @@ func (s *Server) runningFanOuts(ctx context.Context) ([]ui.FanOutRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.fanOutRows(ctx, running[:min(len(running), overviewRows)])
+	return s.calls.FanOutRows(ctx, running[:min(len(running), overviewRows)])
 }

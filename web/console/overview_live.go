@@ -32,7 +32,7 @@ func (v overviewView) Render(ctx context.Context, events []fleet.Event) (u pages
 			devices = true // or the pending decisions
 			continue
 		}
-		row, err := v.server.fanOutRow(ctx, e.Subject)
+		row, err := v.server.calls.FanOutRow(ctx, e.Subject)
 		if err != nil {
 			return u, err
 		}

@@ -3,12 +3,14 @@ package console
 import (
 	"context"
 
+	"fleetd/web/console/calls"
 	"fleetd/web/console/record"
 	"fleetd/web/console/settings"
 )
 
 // rooms are the packages with the pages of one vocabulary.
 type rooms struct {
+	calls    *calls.Server
 	record   *record.Server
 	settings *settings.Server
 }
@@ -16,6 +18,9 @@ type rooms struct {
 // newRooms returns the rooms, each with the services that it uses.
 func (s *Server) newRooms() (r rooms) {
 	o, p := s.Options, s.Responder
+	r.calls = calls.New(p, calls.Options{Approvals: o.Approvals, Calls: o.Calls, Campaigns: o.Campaigns,
+		Catalogue: o.Catalogue, Compare: o.Compare, Conversations: o.Conversations, Devices: o.Devices,
+		FanOuts: o.FanOuts, Pictures: o.Pictures, Schedules: o.Schedules, Snapshots: o.Snapshots})
 	r.record = record.New(p, record.Options{Alerts: o.Alerts, Audit: o.Audit, Changes: o.Changes, History: o.History,
 		LogStreams: o.LogStreams, Publisher: o.Publisher, Record: o.Record, Redaction: o.Redaction, Trends: o.Trends,
 		Webhooks: o.Webhooks})

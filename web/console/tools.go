@@ -17,6 +17,7 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/picture"
 	"fleetd/web/access"
+	"fleetd/web/console/calls"
 	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
@@ -61,12 +62,12 @@ func (s *Server) showTools(r *http.Request) (pages.Answer, error) {
 	if !ok {
 		return pages.Answer{}, pages.ErrNoPage
 	}
-	last, err := s.lastArguments(r.Context(), tool)
+	last, err := s.calls.LastArguments(r.Context(), tool)
 	if err != nil {
 		return pages.Answer{}, err
 	}
 	page.Form = toolForm(tool, last, d)
-	refill(page.Form, r.URL.Query()) // as a search proposes
+	calls.Refill(page.Form, r.URL.Query()) // as a search proposes
 	page.Form.Talking = call.Interrupts(tool.Name) && s.talking(d.ID) != ""
 	page.Form.CanPin = pages.MayAdmin(r.Context())
 	if pin, ok := s.ToolPins.Pin(tool.Name); ok {
@@ -197,7 +198,7 @@ func (s *Server) callOfForm(r *http.Request, d fleet.Device, tool string) (*ui.C
 	if err != nil {
 		return nil, err
 	}
-	v, err := s.callView(r.Context(), c, d.Name)
+	v, err := s.calls.Details(r.Context(), c, d.Name)
 	v.Compact = true
 	return &v, err
 }
@@ -255,7 +256,7 @@ func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device
 	switch {
 	case !ok:
 		return request, pages.Text(ctx, "tools.check_fields"), nil
-	case !confirmed(form.Confirm(), r.PostFormValue("confirm"), d):
+	case !calls.Confirmed(form.Confirm(), r.PostFormValue("confirm"), d):
 		return request, pages.Explain(ctx, pages.ErrNotConfirmed), nil
 	}
 	request = call.Request{Actor: pages.ViewerOf(ctx).Actor(), Device: d.ID, Tool: form.Tool.Name, Arguments: args,

@@ -1,4 +1,4 @@
-package console
+package calls
 
 import (
 	"context"
@@ -28,8 +28,8 @@ func (s *Server) pictureRoutes() []pages.Route {
 	}
 }
 
-// pictureFilter reads from an address which pictures it is about.
-func (s *Server) pictureFilter(r *http.Request) (f picture.Filter, err error) {
+// PictureFilter reads from an address which pictures it is about.
+func (s *Server) PictureFilter(r *http.Request) (f picture.Filter, err error) {
 	q, zone := r.URL.Query(), pages.ViewerOf(r.Context()).Zone
 	switch kind := picture.SnapshotKind(q.Get("kind")); kind {
 	case picture.SnapshotScreen, picture.SnapshotCamera:
@@ -52,8 +52,8 @@ func (s *Server) pictureFilter(r *http.Request) (f picture.Filter, err error) {
 	return f, nil
 }
 
-// gallery returns the pictures that a filter selects.
-func (s *Server) gallery(r *http.Request, list ui.ListURL, f picture.Filter, err error) (ui.Gallery, error) {
+// Gallery returns the pictures that a filter selects.
+func (s *Server) Gallery(r *http.Request, list ui.ListURL, f picture.Filter, err error) (ui.Gallery, error) {
 	ctx := r.Context()
 	g := ui.Gallery{List: list, SinceText: list.Get("since"), UntilText: list.Get("until")}
 	if f.FanOut != uuid.Nil {
@@ -86,13 +86,13 @@ func (s *Server) pictures(ctx context.Context, shots []picture.Snapshot) ([]ui.S
 	for _, shot := range shots {
 		ids = append(ids, shot.Device)
 	}
-	names, err := s.deviceNames(ctx, ids)
+	names, err := s.DeviceNames(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
 	views := make([]ui.Snapshot, len(shots))
 	for i, shot := range shots {
-		views[i] = snapshot(shot)
+		views[i] = Snapshot(shot)
 		views[i].Actor, views[i].DeviceName = callers[shot.Call], names[shot.Device]
 	}
 	return views, nil
@@ -120,10 +120,10 @@ func (s *Server) showFanOutPictures(r *http.Request) (pages.Answer, error) {
 		return pages.Answer{}, err
 	}
 	list := pages.ListURL(r, ui.FanOutPath(id.String(), "pictures"), "kind", "since", "until")
-	filter, err := s.pictureFilter(r)
+	filter, err := s.PictureFilter(r)
 	filter.FanOut = id
 	page := ui.FanOutPicturesPage{ID: id.String(), Tool: f.Tool}
-	page.Gallery, err = s.gallery(r, list, filter, err)
+	page.Gallery, err = s.Gallery(r, list, filter, err)
 	if pages.ErrorCode(err) == "invalid_cursor" {
 		return pages.GoTo(list.At(""))
 	}
@@ -139,7 +139,7 @@ func (s *Server) showPicture(r *http.Request) (pages.Answer, error) {
 	if err != nil {
 		return pages.Answer{}, err
 	}
-	f, err := s.pictureFilter(r)
+	f, err := s.PictureFilter(r)
 	if err != nil {
 		return pages.GoTo(ui.PicturePath(shot.ID.String())) // the filter of the address is no filter
 	}
@@ -175,7 +175,7 @@ func neighbour(shot *picture.Snapshot) *ui.Snapshot {
 	if shot == nil {
 		return nil
 	}
-	view := snapshot(*shot)
+	view := Snapshot(*shot)
 	return &view
 }
 

@@ -1,4 +1,4 @@
-package console
+package calls
 
 import (
 	"context"
@@ -25,7 +25,7 @@ func (v fanOutsView) Begin(context.Context) (pages.Updates, error) { return page
 
 func (v fanOutsView) Render(ctx context.Context, events []fleet.Event) (u pages.Updates, err error) {
 	for _, e := range events {
-		row, err := v.server.fanOutRow(ctx, e.Subject)
+		row, err := v.server.FanOutRow(ctx, e.Subject)
 		if err != nil {
 			return u, err
 		}
@@ -34,8 +34,8 @@ func (v fanOutsView) Render(ctx context.Context, events []fleet.Event) (u pages.
 	return u, nil
 }
 
-// fanOutRow returns the fan-out that an event is about.
-func (s *Server) fanOutRow(ctx context.Context, subject string) (ui.FanOutRow, error) {
+// FanOutRow returns the fan-out that an event is about.
+func (s *Server) FanOutRow(ctx context.Context, subject string) (ui.FanOutRow, error) {
 	id, err := uuid.Parse(subject)
 	if err != nil {
 		return ui.FanOutRow{}, err
@@ -44,7 +44,7 @@ func (s *Server) fanOutRow(ctx context.Context, subject string) (ui.FanOutRow, e
 	if err != nil {
 		return ui.FanOutRow{}, err
 	}
-	rows, err := s.fanOutRows(ctx, []call.FanOut{f})
+	rows, err := s.FanOutRows(ctx, []call.FanOut{f})
 	if err != nil {
 		return ui.FanOutRow{}, err
 	}

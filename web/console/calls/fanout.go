@@ -1,4 +1,4 @@
-package console
+package calls
 
 import (
 	"context"
@@ -58,15 +58,15 @@ func (s *Server) listFanOuts(r *http.Request) (pages.Answer, error) {
 		return pages.Answer{}, err
 	}
 	page.Next = found.Next
-	if page.Rows, err = s.fanOutRows(r.Context(), found.Items); err != nil {
+	if page.Rows, err = s.FanOutRows(r.Context(), found.Items); err != nil {
 		return pages.Answer{}, err
 	}
 	return pages.Show(page.Page())
 }
 
-// fanOutRows returns the rows of fan-outs with their progress. A complete fan-out has called all
+// FanOutRows returns the rows of fan-outs with their progress. A complete fan-out has called all
 // devices, so its calls, which take long to count, are not counted.
-func (s *Server) fanOutRows(ctx context.Context, all []call.FanOut) ([]ui.FanOutRow, error) {
+func (s *Server) FanOutRows(ctx context.Context, all []call.FanOut) ([]ui.FanOutRow, error) {
 	var rows []ui.FanOutRow
 	for _, f := range all {
 		row := ui.NewFanOutRow(f, call.FanOutProgress{})

@@ -1,4 +1,4 @@
-package console
+package calls
 
 import (
 	"context"
@@ -217,7 +217,7 @@ func (s *Server) confirmedApproval(ctx context.Context, a call.Approval, typed s
 		return word == "" || strings.ReplaceAll(strings.TrimSpace(typed), ",", "") == word
 	}
 	d, err := s.Devices.Device(ctx, a.Device)
-	return err == nil && confirmed(word, typed, d)
+	return err == nil && Confirmed(word, typed, d)
 }
 
 // An approvalsView follows the inbox, or one approval: it shows decisions at once, and counts new
@@ -276,8 +276,8 @@ func (v *approvalsView) show(ctx context.Context, id uuid.UUID, u *pages.Updates
 	return err
 }
 
-// confirmed compares the typed text with the word or the device's name, for a dangerous act.
-func confirmed(word, typed string, d fleet.Device) bool {
+// Confirmed compares the typed text with the word or the device's name, for a dangerous act.
+func Confirmed(word, typed string, d fleet.Device) bool {
 	typed = strings.TrimSpace(typed)
 	if word == "" || strings.EqualFold(typed, word) || (d.Name != "" && typed == d.Name) {
 		return true

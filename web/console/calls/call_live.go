@@ -1,4 +1,4 @@
-package console
+package calls
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 type callsView struct {
 	server *Server
 	filter call.Filter
-	fresh  newCalls
+	fresh  Counter
 }
 
 func (v *callsView) Pace() time.Duration { return pages.PaceRows }
@@ -44,7 +44,7 @@ func (v *callsView) Begin(ctx context.Context) (u pages.Updates, err error) {
 	}
 	var recent []fleet.Call
 	for _, c := range found.Items {
-		if c.FinishedAt != nil && v.fresh.began.Sub(*c.FinishedAt) < pages.Loading {
+		if c.FinishedAt != nil && v.fresh.Began.Sub(*c.FinishedAt) < pages.Loading {
 			recent = append(recent, c)
 		}
 	}
@@ -59,7 +59,7 @@ func (v *callsView) Render(ctx context.Context, events []fleet.Event) (pages.Upd
 	// If there are very many calls, only the newest may be on the page.
 	slices.SortFunc(calls, func(a, b fleet.Call) int { return slices.Compare(b.ID[:], a.ID[:]) })
 	u, err := v.show(ctx, calls[:min(len(calls), pages.MaxRows)])
-	u.Fresh = v.fresh.count(calls)
+	u.Fresh = v.fresh.Count(calls)
 	return u, err
 }
 
@@ -71,19 +71,19 @@ func (v *callsView) show(ctx context.Context, calls []fleet.Call) (u pages.Updat
 	return u, err
 }
 
-// newCalls counts the calls made after the page.
-type newCalls struct {
-	began  time.Time
+// A Counter counts the calls made after the page.
+type Counter struct {
+	Began  time.Time
 	states []fleet.CallState // only with these outcomes; empty for any
 	newest uuid.UUID         // newest counted call
 }
 
-// count counts the calls that were not counted before. Ids increase with time.
-func (n *newCalls) count(calls []fleet.Call) (fresh int) {
+// Count counts the calls that were not counted before. Ids increase with time.
+func (n *Counter) Count(calls []fleet.Call) (fresh int) {
 	last := n.newest
 	for _, c := range calls {
 		fits := len(n.states) == 0 || slices.Contains(n.states, c.State)
-		if !fits || c.CreatedAt.Before(n.began) || slices.Compare(c.ID[:], last[:]) <= 0 {
+		if !fits || c.CreatedAt.Before(n.Began) || slices.Compare(c.ID[:], last[:]) <= 0 {
 			continue
 		}
 		if fresh++; slices.Compare(c.ID[:], n.newest[:]) > 0 {
@@ -136,14 +136,14 @@ func (v callPageView) show(ctx context.Context, c fleet.Call) (pages.Updates, er
 	if err != nil {
 		return pages.Updates{}, err
 	}
-	page, err := v.server.callView(ctx, c, names[c.Device])
+	page, err := v.server.Details(ctx, c, names[c.Device])
 	return pages.Updates{Patches: []templ.Component{page.View()}}, err
 }
 
 func (s *Server) newCallsView(r *http.Request) (pages.View, error) {
 	f, err := callFilter(pages.ListURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout",
 		"conversation", "digest"), pages.ViewerOf(r.Context()).Zone)
-	return &callsView{server: s, filter: f, fresh: newCalls{began: s.Now(), states: f.States}}, err
+	return &callsView{server: s, filter: f, fresh: Counter{Began: s.Now(), states: f.States}}, err
 }
 
 func (s *Server) newCallView(r *http.Request) (pages.View, error) {

@@ -1,4 +1,4 @@
-package console
+package calls
 
 import (
 	"context"
@@ -140,7 +140,7 @@ func (s *Server) callRows(ctx context.Context, calls []fleet.Call) ([]ui.CallRow
 	}
 	rows := make([]ui.CallRow, len(calls))
 	for i, c := range calls {
-		rows[i] = s.callRow(ctx, c, names[c.Device])
+		rows[i] = s.Row(ctx, c, names[c.Device])
 	}
 	return rows, nil
 }
@@ -162,18 +162,19 @@ func (s *Server) names(ctx context.Context, calls []fleet.Call) (map[fleet.Devic
 	return names, err
 }
 
-func (s *Server) callRow(ctx context.Context, c fleet.Call, device string) ui.CallRow {
+// Row returns the row of a call to the device with the name.
+func (s *Server) Row(ctx context.Context, c fleet.Call, device string) ui.CallRow {
 	detail := ""
 	if c.Error == nil {
 		detail = firstText(c.Result)
 	}
 	row := ui.NewCallRow(c, device, detail)
-	row.CanCancel = s.mayCancel(ctx, c)
+	row.CanCancel = s.MayCancel(ctx, c)
 	return row
 }
 
-// mayCancel reports whether the call waits and the viewer may cancel it.
-func (s *Server) mayCancel(ctx context.Context, c fleet.Call) bool {
+// MayCancel reports whether the call waits and the viewer may cancel it.
+func (s *Server) MayCancel(ctx context.Context, c fleet.Call) bool {
 	return s.mayEndWait(ctx, c, "cancel_call")
 }
 
@@ -210,7 +211,7 @@ func (s *Server) showCall(r *http.Request) (pages.Answer, error) {
 	if err != nil {
 		return pages.Answer{}, err
 	}
-	v, err := s.callView(r.Context(), c, names[c.Device])
+	v, err := s.Details(r.Context(), c, names[c.Device])
 	if err != nil {
 		return pages.Answer{}, err
 	}
@@ -226,16 +227,16 @@ func (s *Server) call(r *http.Request) (fleet.Call, error) {
 	return s.Calls.Get(r.Context(), id)
 }
 
-// callView adds the uploaded pictures to a call.
-func (s *Server) callView(ctx context.Context, c fleet.Call, device string) (ui.CallView, error) {
-	v := ui.CallView{Call: c, DeviceName: device, CanCancel: s.mayCancel(ctx, c),
+// Details returns a call with the pictures that its device has uploaded for it.
+func (s *Server) Details(ctx context.Context, c fleet.Call, device string) (ui.CallView, error) {
+	v := ui.CallView{Call: c, DeviceName: device, CanCancel: s.MayCancel(ctx, c),
 		CanInterrupt: c.Waits.Is(call.ReasonInConversation) && s.mayEndWait(ctx, c, "interrupt_call")}
 	if c.SentAt == nil {
 		return v, nil
 	}
 	shots, err := s.Pictures.SnapshotsOfCall(ctx, c.ID, picture.MaxCallPictures)
 	for _, shot := range shots {
-		v.Pictures = append(v.Pictures, snapshot(shot))
+		v.Pictures = append(v.Pictures, Snapshot(shot))
 	}
 	return v, err
 }
@@ -255,7 +256,8 @@ func (s *Server) sendCallImage(w http.ResponseWriter, r *http.Request) {
 	sendPicture(w, r, http.DetectContentType(data), data, c.ID.String())
 }
 
-func (s *Server) deviceNames(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]string, error) {
+// DeviceNames returns the names of the devices that the viewer sees.
+func (s *Server) DeviceNames(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]string, error) {
 	names := make(map[fleet.DeviceID]string, len(ids))
 	if len(ids) == 0 {
 		return names, nil

@@ -1,4 +1,4 @@
-package console
+package calls
 
 import (
 	"bytes"
@@ -22,7 +22,8 @@ import (
 // scripts with the console's origin.
 var pictureTypes = []string{"image/jpeg", "image/png", "image/gif", "image/webp"}
 
-func snapshot(s picture.Snapshot) ui.Snapshot {
+// Snapshot returns a picture as pages show it.
+func Snapshot(s picture.Snapshot) ui.Snapshot {
 	view := ui.Snapshot{ID: s.ID.String(), URL: ui.SnapshotPath(s.ID.String()), At: s.CreatedAt, Width: s.Width,
 		Height: s.Height, Bytes: s.Size, Camera: s.Kind == picture.SnapshotCamera, Question: s.Question, Device: s.Device}
 	if s.Call != uuid.Nil {

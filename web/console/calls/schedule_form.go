@@ -1,4 +1,4 @@
-package console
+package calls
 
 import (
 	"context"
@@ -116,11 +116,11 @@ func (s *Server) scheduleForm(ctx context.Context, id string, v url.Values, old 
 	if page.Matched, err = s.Devices.CountDevices(ctx, q); err != nil {
 		return page, err
 	}
-	found, err := s.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Limit: toolSample})
+	found, err := s.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Limit: ToolSample})
 	if err != nil {
 		return page, err
 	}
-	if page.Tools, err = s.toolsOf(ctx, found.Items); err != nil {
+	if page.Tools, err = s.ToolsOf(ctx, found.Items); err != nil {
 		return page, err
 	}
 	name := v.Get("tool")
@@ -135,11 +135,11 @@ func (s *Server) scheduleForm(ctx context.Context, id string, v url.Values, old 
 	var last json.RawMessage
 	if old != nil && old.Tool == name {
 		last = old.Arguments
-	} else if last, err = s.lastArguments(ctx, page.Tools[i]); err != nil {
+	} else if last, err = s.LastArguments(ctx, page.Tools[i]); err != nil {
 		return page, err
 	}
 	page.Form = ui.NewToolForm(page.Tools[i], last)
-	refill(page.Form, v)
+	Refill(page.Form, v)
 	return page, nil
 }
 

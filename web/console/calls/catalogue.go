@@ -1,4 +1,4 @@
-package console
+package calls
 
 import (
 	"net/http"

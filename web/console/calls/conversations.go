@@ -1,4 +1,4 @@
-package console
+package calls
 
 import (
 	"context"
@@ -77,7 +77,7 @@ func (s *Server) conversationRows(ctx context.Context, list []fleet.Conversation
 	for i, c := range list {
 		ids[i] = c.Device
 	}
-	names, err := s.deviceNames(ctx, ids)
+	names, err := s.DeviceNames(ctx, ids)
 	rows := make([]ui.ConversationRow, len(list))
 	for i, c := range list {
 		rows[i] = ui.ConversationRow{Conversation: c, DeviceName: names[c.Device]}

@@ -1,4 +1,4 @@
-package console
+package calls
 
 import (
 	"context"
@@ -20,9 +20,9 @@ import (
 	"fleetd/web/ui"
 )
 
-// toolSample is how many devices of an audience the tool list is read from. Equal boards offer
+// ToolSample is how many devices of an audience the tool list is read from. Equal boards offer
 // equal tools: a sample finds all but the rarest.
-const toolSample = fleet.MaxLimit
+const ToolSample = fleet.MaxLimit
 
 // planFanOut shows the steps to a fan-out: audience, tool, arguments, preview.
 func (s *Server) planFanOut(r *http.Request) (pages.Answer, error) {
@@ -37,15 +37,15 @@ func (s *Server) planFanOut(r *http.Request) (pages.Answer, error) {
 		}
 	}
 	if form.Get("step") != "preview" {
-		refill(page.Form, form)
+		Refill(page.Form, form)
 		return showPlan(page, nil)
 	}
 	_, err = s.previewFanOut(r.Context(), &page, form)
 	return showPlan(page, err)
 }
 
-// refill restores the earlier inputs in the address.
-func refill(f *ui.ToolForm, form url.Values) {
+// Refill restores the earlier inputs in the address.
+func Refill(f *ui.ToolForm, form url.Values) {
 	if hasArguments(form) {
 		_, f.Fields, _ = forms.Arguments(f.Fields, form)
 	}
@@ -143,19 +143,19 @@ func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewP
 	if err != nil {
 		return page, err
 	}
-	if page.Tools, err = s.toolsOf(ctx, sample); err != nil {
+	if page.Tools, err = s.ToolsOf(ctx, sample); err != nil {
 		return page, err
 	}
 	name := form.Get("tool")
 	if i := slices.IndexFunc(page.Tools, func(t fleet.Tool) bool { return t.Name == name }); i >= 0 {
-		last, err := s.lastArguments(ctx, page.Tools[i])
+		last, err := s.LastArguments(ctx, page.Tools[i])
 		if page.Retry != uuid.Nil {
 			last = first.Arguments
 		}
 		page.Form = ui.NewToolForm(page.Tools[i], last)
 		if badWait != nil {
 			page.Problem = pages.Explain(ctx, badWait)
-			refill(page.Form, form)
+			Refill(page.Form, form)
 		}
 		return page, err
 	}
@@ -181,7 +181,7 @@ func offlineWait(text string) (time.Duration, error) {
 func (s *Server) audience(ctx context.Context, page *ui.FanOutNewPage) (sample []fleet.Device, problem, err error) {
 	if page.Retry != uuid.Nil {
 		page.Matched = len(page.Devices)
-		sample, err = s.Devices.DevicesByID(ctx, page.Devices[:min(len(page.Devices), toolSample)])
+		sample, err = s.Devices.DevicesByID(ctx, page.Devices[:min(len(page.Devices), ToolSample)])
 		return sample, nil, err
 	}
 	if !page.ByQuery {
@@ -197,12 +197,12 @@ func (s *Server) audience(ctx context.Context, page *ui.FanOutNewPage) (sample [
 	if page.Matched, err = s.Devices.CountDevices(ctx, q); err != nil {
 		return nil, nil, err
 	}
-	found, err := s.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Limit: toolSample})
+	found, err := s.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Limit: ToolSample})
 	return found.Items, nil, err
 }
 
-// toolsOf lists the tools that any of the devices offers, by name.
-func (s *Server) toolsOf(ctx context.Context, devices []fleet.Device) ([]fleet.Tool, error) {
+// ToolsOf lists the tools that any of the devices offers, by name.
+func (s *Server) ToolsOf(ctx context.Context, devices []fleet.Device) ([]fleet.Tool, error) {
 	tools, seen := map[string]fleet.Tool{}, map[string]bool{"": true}
 	for _, d := range devices {
 		if seen[d.InventoryID] {
@@ -256,6 +256,7 @@ func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form
 	return request, err
 }
 
-func (s *Server) lastArguments(ctx context.Context, tool fleet.Tool) (json.RawMessage, error) {
+// LastArguments returns the arguments of the viewer's last call of the tool.
+func (s *Server) LastArguments(ctx context.Context, tool fleet.Tool) (json.RawMessage, error) {
 	return s.Calls.LastArguments(ctx, pages.ViewerOf(ctx).Actor(), tool.Name)
 }
