@@ -12,6 +12,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/heavy"
 	"fleetd/web/access"
+	"fleetd/web/console/device"
 	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
@@ -92,7 +93,7 @@ func audienceForm(form url.Values) url.Values {
 // bulkRequest reads a form, and returns its errors.
 func (s *Server) bulkRequest(ctx context.Context, form url.Values) (r fleet.BulkRequest, err error) {
 	r = fleet.BulkRequest{Actor: pages.ViewerOf(ctx).Actor(), Query: form.Get("q"), Act: fleet.BulkAct(form.Get("act")),
-		Tags: splitTags(form.Get("tags")), Reason: form.Get("reason")}
+		Tags: device.SplitTags(form.Get("tags")), Reason: form.Get("reason")}
 	for _, text := range audienceForm(form)["d"] {
 		id, err := fleet.ParseDeviceID(text)
 		if err != nil {
@@ -105,7 +106,7 @@ func (s *Server) bulkRequest(ctx context.Context, form url.Values) (r fleet.Bulk
 	}
 	if hours := form.Get("hours"); hours != "" && hours != "0" {
 		n, err := strconv.Atoi(hours)
-		if err != nil || n < 0 || n > maxHold {
+		if err != nil || n < 0 || n > device.MaxHold {
 			return r, fleet.Refuse(fleet.ErrInvalid, "invalid_until.hours")
 		}
 		r.Until = new(s.Now().Add(time.Duration(n) * time.Hour))

@@ -52,6 +52,7 @@ import (
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
 	"fleetd/internal/bounded"
+	"fleetd/web/console/device"
 	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
@@ -101,7 +102,7 @@ type Options struct {
 	Pictures        picture.Records
 	Stats           call.StatsStore
 	Samples         fleet.PresenceSampleRecords
-	Reports         Reports // reports of devices about themselves
+	Reports         device.Reports // reports of devices about themselves
 	CoreDumps       *telemetry.CoreDumps
 	Logs            *telemetry.Logs
 	Audit           audit.Store

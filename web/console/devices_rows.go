@@ -26,7 +26,7 @@ func (s *Server) deviceRows(ctx context.Context, devices []fleet.Device, columns
 	rows := make([]ui.DeviceRow, len(devices))
 	for i, d := range devices {
 		rows[i] = ui.NewDeviceRow(d, s.Now(), pages.MayActOn(ctx, d))
-		rows[i].Talking = s.talking(d.ID)
+		rows[i].Talking = s.device.Conversation(d.ID)
 		rows[i].Columns = columns
 		rows[i].DeviceDetails = details[d.ID]
 		if v := rows[i].Vitals; v != nil && (v.SafeMode || v.Crashes > 0) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"fleetd/fleet"
+	"fleetd/web/console/device"
 	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
@@ -120,6 +121,6 @@ func (s *Server) mayDo(ctx context.Context, v verb, d fleet.Device) (bool, error
 		return v.act != ui.ActUpdate || d.IsBoard(), nil
 	}
 	inv, err := s.Devices.Tools(ctx, d.ID)
-	return offers(inv, v.tool) && pages.ViewerOf(ctx).Actor().Scope.AllowsTool(v.tool), pages.Unless(err,
+	return device.Offers(inv, v.tool) && pages.ViewerOf(ctx).Actor().Scope.AllowsTool(v.tool), pages.Unless(err,
 		fleet.ErrNotFound)
 }

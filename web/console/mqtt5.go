@@ -8,6 +8,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
 	"fleetd/web/access"
+	"fleetd/web/console/device"
 	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
@@ -68,12 +69,12 @@ func (s *Server) revokeMQTT5(r *http.Request) (pages.Answer, error) {
 		return s.credentialsKept(r, d, err)
 	}
 	s.Flash(r.Context(), ui.Flash{Text: pages.Text(r.Context(), "flash.credentials_revoked", "device", d.Title())})
-	return pages.GoTo(ui.DevicePath(d.ID, tabConfiguration))
+	return pages.GoTo(ui.DevicePath(d.ID, device.TabConfiguration))
 }
 
 // mqtt5Form reads the device in the address, and the version of the credentials that its form showed.
 func (s *Server) mqtt5Form(r *http.Request) (d fleet.Device, version int32, err error) {
-	if d, err = s.device(r); err == nil && d.Kind != fleet.DeviceMQTT5 {
+	if d, err = s.device.Device(r); err == nil && d.Kind != fleet.DeviceMQTT5 {
 		err = pages.ErrNoPage
 	}
 	if err != nil {
@@ -97,5 +98,5 @@ func (s *Server) credentialsKept(r *http.Request, d fleet.Device, err error) (pa
 		return pages.Answer{}, err
 	}
 	s.Flash(r.Context(), ui.Flash{Bad: true, Text: pages.Explain(r.Context(), err)})
-	return pages.GoTo(ui.DevicePath(d.ID, tabConfiguration))
+	return pages.GoTo(ui.DevicePath(d.ID, device.TabConfiguration))
 }

@@ -25,7 +25,7 @@ func (s *Server) replaceRoutes() []pages.Route {
 
 // showReplace shows the form for the replacement unit, or the preview.
 func (s *Server) showReplace(r *http.Request) (pages.Answer, error) {
-	d, err := s.board(r)
+	d, err := s.device.Board(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
@@ -34,7 +34,7 @@ func (s *Server) showReplace(r *http.Request) (pages.Answer, error) {
 
 func (s *Server) replacePage(r *http.Request, d fleet.Device, successor, code string) (pages.Answer, error) {
 	ctx := r.Context()
-	page := ui.ReplacePage{Head: s.head(r, d, ""), Successor: fleet.CleanText(successor, 80), Code: fleet.CleanText(code,
+	page := ui.ReplacePage{Head: s.device.Head(r, d, ""), Successor: fleet.CleanText(successor, 80), Code: fleet.CleanText(code,
 		12), CanAct: pages.ViewerOf(r.Context()).Actor().RoleOn(d).Allows(fleet.RoleAdmin)}
 	waiting, err := s.waitingDevices(ctx)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *Server) successor(r *http.Request, successor, code string) (fleet.Devic
 
 // replaceDevice requires the typed id of the old device, because its retirement is final.
 func (s *Server) replaceDevice(r *http.Request) (pages.Answer, error) {
-	d, err := s.board(r)
+	d, err := s.device.Board(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
@@ -94,7 +94,7 @@ func (s *Server) replaceDevice(r *http.Request) (pages.Answer, error) {
 	}
 	_, err = s.Devices.Replace(ctx, pages.ViewerOf(ctx).Actor(), d.ID, successor, code)
 	if err != nil && pages.StatusOf(err) < http.StatusInternalServerError {
-		page := ui.ReplacePage{Head: s.head(r, d, ""), Successor: string(successor), CanAct: pages.ViewerOf(r.Context()).Actor().RoleOn(d).Allows(fleet.RoleAdmin),
+		page := ui.ReplacePage{Head: s.device.Head(r, d, ""), Successor: string(successor), CanAct: pages.ViewerOf(r.Context()).Actor().RoleOn(d).Allows(fleet.RoleAdmin),
 			Problem: pages.Explain(ctx, err)}
 		a, _ := pages.ShowAgain(page.Page())
 		a.Status = pages.StatusOf(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"fleetd/web/console/calls"
+	"fleetd/web/console/device"
 	"fleetd/web/console/record"
 	"fleetd/web/console/settings"
 )
@@ -11,6 +12,7 @@ import (
 // rooms are the packages with the pages of one vocabulary.
 type rooms struct {
 	calls    *calls.Server
+	device   *device.Server
 	record   *record.Server
 	settings *settings.Server
 }
@@ -21,6 +23,11 @@ func (s *Server) newRooms() (r rooms) {
 	r.calls = calls.New(p, calls.Options{Approvals: o.Approvals, Calls: o.Calls, Campaigns: o.Campaigns,
 		Catalogue: o.Catalogue, Compare: o.Compare, Conversations: o.Conversations, Devices: o.Devices,
 		FanOuts: o.FanOuts, Pictures: o.Pictures, Schedules: o.Schedules, Snapshots: o.Snapshots})
+	r.device = device.New(p, r.calls, device.Options{Calls: o.Calls, Campaigns: o.Campaigns, CoreDumps: o.CoreDumps,
+		Devices: o.Devices, Enrolments: o.Enrolments, Events: o.Events, Firmware: o.Firmware, History: o.History,
+		Logs: o.Logs, Pictures: o.Pictures, Reports: o.Reports, Snapshots: o.Snapshots, Stats: o.Stats,
+		Talking: o.Talking, ToolPins: o.ToolPins, ToolQuarantines: o.ToolQuarantines, Upstreams: o.Upstreams,
+		Program: o.Program})
 	r.record = record.New(p, record.Options{Alerts: o.Alerts, Audit: o.Audit, Changes: o.Changes, History: o.History,
 		LogStreams: o.LogStreams, Publisher: o.Publisher, Record: o.Record, Redaction: o.Redaction, Trends: o.Trends,
 		Webhooks: o.Webhooks})

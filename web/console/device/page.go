@@ -1,4 +1,4 @@
-package console
+package device
 
 import (
 	"context"
@@ -24,7 +24,8 @@ const (
 	maxFactsShown  = 64 << 10
 )
 
-func (s *Server) device(r *http.Request) (fleet.Device, error) {
+// Device returns the device in the address.
+func (s *Server) Device(r *http.Request) (fleet.Device, error) {
 	id, err := pages.DeviceID(r)
 	if err != nil {
 		return fleet.Device{}, err
@@ -32,10 +33,10 @@ func (s *Server) device(r *http.Request) (fleet.Device, error) {
 	return s.Devices.Device(r.Context(), id)
 }
 
-// board returns the device in the address, if it is a board: others have no page about screen, health
+// Board returns the device in the address, if it is a board: others have no page about screen, health
 // or logs.
-func (s *Server) board(r *http.Request) (fleet.Device, error) {
-	d, err := s.device(r)
+func (s *Server) Board(r *http.Request) (fleet.Device, error) {
+	d, err := s.Device(r)
 	if err == nil && !d.IsBoard() {
 		err = pages.ErrNoPage
 	}
@@ -51,14 +52,14 @@ func (s *Server) deviceFacts(d fleet.Device) ui.DeviceFacts {
 	return facts
 }
 
-// head returns the head of a device's page for one of its tabs.
-func (s *Server) head(r *http.Request, d fleet.Device, tab string) ui.DeviceHead {
+// Head returns the head of a device's page for one of its tabs.
+func (s *Server) Head(r *http.Request, d fleet.Device, tab string) ui.DeviceHead {
 	return s.headOf(r.Context(), d, tab)
 }
 
 func (s *Server) headOf(ctx context.Context, d fleet.Device, tab string) ui.DeviceHead {
 	h := ui.NewDeviceHead(d, tab, s.Now(), pages.MayActOn(ctx, d))
-	h.Talking = s.talking(d.ID)
+	h.Talking = s.Conversation(d.ID)
 	h.Held = len(s.heldTools(d))
 	if d.InventoryID == "" || !d.IsBoard() {
 		return h
@@ -99,7 +100,7 @@ func (s *Server) deviceRoutes() []pages.Route {
 }
 
 func (s *Server) showDevice(r *http.Request) (pages.Answer, error) {
-	d, err := s.device(r)
+	d, err := s.Device(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
@@ -112,7 +113,7 @@ func (s *Server) showDevice(r *http.Request) (pages.Answer, error) {
 
 func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage, err error) {
 	ctx := r.Context()
-	page.Head = s.head(r, d, "")
+	page.Head = s.Head(r, d, "")
 	page.Latest = page.Head.Thumb
 	page.About = s.deviceFacts(d)
 	if page.Line, err = s.timeline(ctx, pages.ListURL(r, ui.DevicePath(d.ID), "show", "day", "entry"), d.ID); err != nil {
@@ -188,11 +189,11 @@ func (s *Server) showActivity(r *http.Request) (pages.Answer, error) {
 const shownStates = 50
 
 func (s *Server) showFirmware(r *http.Request) (pages.Answer, error) {
-	d, err := s.device(r)
+	d, err := s.Device(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
-	ctx, page := r.Context(), ui.FirmwarePage{Head: s.head(r, d, "firmware")}
+	ctx, page := r.Context(), ui.FirmwarePage{Head: s.Head(r, d, "firmware")}
 	if d.IsBoard() {
 		if err := s.deviceBuilds(ctx, d.ID, &page); err != nil {
 			return pages.Answer{}, err
@@ -227,7 +228,7 @@ func (s *Server) deviceBuilds(ctx context.Context, id fleet.DeviceID, page *ui.F
 }
 
 func (s *Server) showFacts(r *http.Request) (pages.Answer, error) {
-	d, err := s.device(r)
+	d, err := s.Device(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
@@ -243,7 +244,7 @@ func (s *Server) showFacts(r *http.Request) (pages.Answer, error) {
 	if about.Voice, err = s.deviceVoice(r.Context(), d.ID); err != nil {
 		return pages.Answer{}, err
 	}
-	return pages.Show(ui.FactsPage{Head: s.head(r, d, "facts"), About: about, PolledAt: facts.PolledAt, Body: body,
+	return pages.Show(ui.FactsPage{Head: s.Head(r, d, "facts"), About: about, PolledAt: facts.PolledAt, Body: body,
 		Problem: facts.Problem(), Salvaged: facts.Salvaged}.Page())
 }
 
@@ -271,15 +272,15 @@ func (s *Server) deviceVoice(ctx context.Context, id fleet.DeviceID) (v ui.Devic
 
 // showName shows the form that names a board that has just joined.
 func (s *Server) showName(r *http.Request) (pages.Answer, error) {
-	d, err := s.device(r)
+	d, err := s.Device(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
-	return pages.Show(ui.NamePage{Head: s.head(r, d, "")}.Page())
+	return pages.Show(ui.NamePage{Head: s.Head(r, d, "")}.Page())
 }
 
-// talking returns the id of the device's present conversation, or "".
-func (s *Server) talking(id fleet.DeviceID) string {
+// Conversation returns the id of the device's present conversation, or "".
+func (s *Server) Conversation(id fleet.DeviceID) string {
 	if c, talks := s.Talking.Of(id); talks {
 		return c.ID.String()
 	}

@@ -1,4 +1,4 @@
-package console
+package device
 
 import (
 	"context"
@@ -43,7 +43,7 @@ func (s *Server) deviceUpdates(ctx context.Context, id fleet.DeviceID) (ui.Devic
 
 // clearQuarantine lets campaigns update a device again that failed too often.
 func (s *Server) clearQuarantine(r *http.Request) (pages.Answer, error) {
-	d, err := s.board(r)
+	d, err := s.Board(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}

@@ -1,4 +1,4 @@
-package console
+package device
 
 import (
 	"context"
@@ -58,7 +58,7 @@ func (s *Server) showLogs(r *http.Request) (pages.Answer, error) {
 		return pages.Answer{}, err
 	}
 	ctx := r.Context()
-	page := ui.LogsPage{Head: s.head(r, d, tabLogs)}
+	page := ui.LogsPage{Head: s.Head(r, d, tabLogs)}
 	filter := forms.NewLogFilter(r.URL.Query())
 	page.Head.Live = filter.Values()
 	page.Log = ui.NewDeviceLog(d.ID, s.Logs.View(d.ID, 0), filter, ui.NewOffers(inv), pages.MayActOn(ctx, d), s.Now())
@@ -83,7 +83,7 @@ func (s *Server) coreDumpCall(r *http.Request, d fleet.Device) (*ui.CallView, er
 
 // sendLog serves the lines on the page as a file.
 func (s *Server) sendLog(w http.ResponseWriter, r *http.Request) {
-	d, err := s.board(r)
+	d, err := s.Board(r)
 	if err != nil {
 		s.Fail(w, r, err)
 		return
@@ -134,7 +134,7 @@ func (s *Server) setLogLevel(r *http.Request) (pages.Answer, error) {
 // actOnLog makes a call and redirects to the log with the outcome.
 func (s *Server) actOnLog(r *http.Request, done string, act func(context.Context, fleet.Principal, fleet.DeviceID) (
 	fleet.Call, error)) (pages.Answer, error) {
-	d, err := s.board(r)
+	d, err := s.Board(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}

@@ -1,4 +1,4 @@
-package console
+package device
 
 import (
 	"context"
@@ -19,11 +19,11 @@ import (
 	"fleetd/web/ui"
 )
 
-// tabConfiguration is the tab of a device's settings.
-const tabConfiguration = "configuration"
+// TabConfiguration is the tab of a device's settings.
+const TabConfiguration = "configuration"
 
 func (s *Server) showConfiguration(r *http.Request) (pages.Answer, error) {
-	d, err := s.device(r)
+	d, err := s.Device(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
@@ -36,7 +36,7 @@ func (s *Server) showConfiguration(r *http.Request) (pages.Answer, error) {
 
 func (s *Server) configurationPage(r *http.Request, d fleet.Device) (ui.ConfigurationPage, error) {
 	ctx := r.Context()
-	page := ui.NewConfigurationPage(d, s.head(r, d, tabConfiguration))
+	page := ui.NewConfigurationPage(d, s.Head(r, d, TabConfiguration))
 	page.CanRetire = pages.ViewerOf(ctx).Actor().RoleOn(d).Allows(fleet.RoleAdmin)
 	if st, ok := s.Enrolments.MQTT5State(d.ID); ok && d.RetiredAt == nil && d.Enrolment == fleet.EnrolmentEnrolled &&
 		page.Head.CanAct {
@@ -79,7 +79,7 @@ func (s *Server) deviceConfig(ctx context.Context, d fleet.Device) (ui.DeviceCon
 	v := ui.DeviceConfigView{Device: d.ID, CanAct: s.mayCall(ctx, d.ID),
 		Offline: d.Presence != fleet.PresenceOnline && d.Presence != fleet.PresenceUnresponsive}
 	if inv, err := s.Devices.Tools(ctx, d.ID); err == nil {
-		v.Offers = offers(inv, fleet.ToolConfigGet) && offers(inv, fleet.ToolConfigSet)
+		v.Offers = Offers(inv, fleet.ToolConfigGet) && Offers(inv, fleet.ToolConfigSet)
 	}
 	c, err := s.Reports.DeviceConfig(ctx, d.ID)
 	switch {
@@ -115,7 +115,7 @@ func (s *Server) configCall(r *http.Request, d fleet.Device) (*ui.ConfigCall, er
 
 // readConfig reads the configuration from the device.
 func (s *Server) readConfig(r *http.Request) (pages.Answer, error) {
-	d, err := s.board(r)
+	d, err := s.Board(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
@@ -125,7 +125,7 @@ func (s *Server) readConfig(r *http.Request) (pages.Answer, error) {
 // applyConfig sends the changes of the form with the next version number: the device refuses a
 // version that is not newer than its own.
 func (s *Server) applyConfig(r *http.Request) (pages.Answer, error) {
-	d, err := s.board(r)
+	d, err := s.Board(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
@@ -208,5 +208,5 @@ func (s *Server) callConfig(r *http.Request, d fleet.Device, tool string, argume
 	if c, err := s.Calls.Get(r.Context(), call.ID); err == nil && c.State == fleet.CallSucceeded {
 		awaitReport(r.Context(), reports)
 	}
-	return pages.GoTo(ui.DevicePath(d.ID, tabConfiguration) + "?" + url.Values{"call": {call.ID.String()}}.Encode())
+	return pages.GoTo(ui.DevicePath(d.ID, TabConfiguration) + "?" + url.Values{"call": {call.ID.String()}}.Encode())
 }

@@ -1,4 +1,4 @@
-package console
+package device
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package console
+package device
 
 import (
 	"context"
@@ -16,13 +16,13 @@ import (
 	"fleetd/web/ui"
 )
 
-// maxHold bounds the expiry of a hold, in hours: a longer hold has no end.
-const maxHold = 24 * 365
+// MaxHold bounds the expiry of a hold, in hours: a longer hold has no end.
+const MaxHold = 24 * 365
 
 // editDevice stores the device's details as operators edit them. If a value is invalid, the page
 // shows the form again as typed.
 func (s *Server) editDevice(r *http.Request) (pages.Answer, error) {
-	d, err := s.device(r)
+	d, err := s.Device(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
@@ -37,7 +37,7 @@ func (s *Server) editDevice(r *http.Request) (pages.Answer, error) {
 		patch.Notes = new(strings.ReplaceAll(r.PostFormValue("notes"), "\r\n", "\n"))
 	}
 	if r.PostForm.Has("tags") {
-		patch.Tags = new(splitTags(r.PostFormValue("tags")))
+		patch.Tags = new(SplitTags(r.PostFormValue("tags")))
 	}
 	if !d.IsBoard() { // it has neither clock nor transport
 		r.PostForm.Del("time_zone")
@@ -80,17 +80,18 @@ func (s *Server) editAgain(r *http.Request, d fleet.Device, p fleet.DevicePatch,
 	return pages.ShowAgain(page.Page())
 }
 
-func splitTags(s string) []string {
+// SplitTags returns the tags of a text with commas or spaces between them.
+func SplitTags(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || r == ',' || r == '，' || r == '、' })
 }
 
 func (s *Server) holdDevice(r *http.Request) (pages.Answer, error) {
-	d, err := s.device(r)
+	d, err := s.Device(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
 	hours, err := strconv.Atoi(r.PostFormValue("hours"))
-	if err != nil || hours < 0 || hours > maxHold {
+	if err != nil || hours < 0 || hours > MaxHold {
 		return pages.Answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_until.hours")
 	}
 	var until *time.Time
@@ -102,7 +103,7 @@ func (s *Server) holdDevice(r *http.Request) (pages.Answer, error) {
 }
 
 func (s *Server) releaseDevice(r *http.Request) (pages.Answer, error) {
-	d, err := s.device(r)
+	d, err := s.Device(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
@@ -147,7 +148,7 @@ func (s *Server) resolveConflict(r *http.Request) (pages.Answer, error) {
 
 // retireDevice requires the typed id of the device, because retirement is final.
 func (s *Server) retireDevice(r *http.Request) (pages.Answer, error) {
-	d, err := s.device(r)
+	d, err := s.Device(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}

@@ -1,4 +1,4 @@
-package console
+package device
 
 import (
 	"cmp"
@@ -54,7 +54,7 @@ func (s *Server) healthRoutes() []pages.Route {
 }
 
 func (s *Server) showHealth(r *http.Request) (pages.Answer, error) {
-	d, err := s.board(r)
+	d, err := s.Board(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
@@ -67,7 +67,7 @@ func (s *Server) showHealth(r *http.Request) (pages.Answer, error) {
 
 func (s *Server) healthPage(r *http.Request, d fleet.Device) (page ui.HealthPage, err error) {
 	ctx := r.Context()
-	page.Head = s.head(r, d, "health")
+	page.Head = s.Head(r, d, "health")
 	if page.Vitals, err = s.deviceVitals(ctx, d); err != nil {
 		return page, err
 	}
@@ -120,10 +120,11 @@ func (s *Server) reporting(ctx context.Context, id fleet.DeviceID) (bool, error)
 	if err := cmp.Or(pages.Unless(err, fleet.ErrNotFound), pages.Unless(failed, fleet.ErrNotFound)); err != nil {
 		return false, err
 	}
-	return offers(inv, fleet.ToolConfigGet), nil
+	return Offers(inv, fleet.ToolConfigGet), nil
 }
 
-func offers(inv *fleet.Inventory, tool string) bool {
+// Offers reports whether the inventory has the tool. A nil inventory has none.
+func Offers(inv *fleet.Inventory, tool string) bool {
 	if inv == nil {
 		return false
 	}

@@ -1,4 +1,4 @@
-package console
+package device
 
 import (
 	"context"
@@ -15,7 +15,7 @@ func (v *deviceView) reported(ctx context.Context, kind fleet.EventKind, u *page
 	if c != nil && err == nil {
 		u.Patches = append(u.Patches, c)
 	}
-	if err != nil || kind != fleet.EventVitals || v.tab != tabConfiguration {
+	if err != nil || kind != fleet.EventVitals || v.tab != TabConfiguration {
 		return err
 	}
 	// A heartbeat may contain another configuration version than the page.
@@ -36,7 +36,7 @@ func (v *deviceView) report(ctx context.Context, kind fleet.EventKind) (templ.Co
 		}
 		jobs.Always, err = v.server.reporting(ctx, v.id)
 		return jobs.View(), err
-	case kind == fleet.EventVitals && !health && v.tab != "", kind == fleet.EventConfig && v.tab != tabConfiguration,
+	case kind == fleet.EventVitals && !health && v.tab != "", kind == fleet.EventConfig && v.tab != TabConfiguration,
 		kind == fleet.EventJob:
 		return nil, nil
 	}

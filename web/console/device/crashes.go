@@ -1,4 +1,4 @@
-package console
+package device
 
 import (
 	"context"
@@ -58,7 +58,7 @@ func (s *Server) imageOfBuild(ctx context.Context, c telemetry.CoreDump) (*ui.Im
 
 // fetchCoreDump requests the core dump from the device.
 func (s *Server) fetchCoreDump(r *http.Request) (pages.Answer, error) {
-	d, err := s.board(r)
+	d, err := s.Board(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}

@@ -1,4 +1,4 @@
-package console
+package device
 
 import (
 	"net/http"
@@ -8,11 +8,11 @@ import (
 )
 
 func (s *Server) showScreen(r *http.Request) (pages.Answer, error) {
-	d, err := s.board(r)
+	d, err := s.Board(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
-	page := ui.ScreenPage{Head: s.head(r, d, "screen")}
+	page := ui.ScreenPage{Head: s.Head(r, d, "screen")}
 	if page.Last, err = s.lastCall(r, d); err != nil {
 		return pages.Answer{}, err
 	}

@@ -1,4 +1,4 @@
-package console
+package device
 
 import (
 	"context"
@@ -70,7 +70,7 @@ func (s *Server) deviceActs(ctx context.Context, d fleet.Device) (ui.DeviceActs,
 	if err = pages.Unless(err, fleet.ErrNotFound); err != nil {
 		return a, err
 	}
-	may := func(tool string) bool { return offers(inv, tool) && by.Scope.AllowsTool(tool) }
+	may := func(tool string) bool { return Offers(inv, tool) && by.Scope.AllowsTool(tool) }
 	a.Snap, a.Reboot = may(fleet.ToolSnapshot), may(fleet.ToolReboot)
 	a.Log = inv != nil && ui.NewOffers(inv).Tail
 	if may(fleet.ToolSetVolume) || may(fleet.ToolDeviceStatus) {

@@ -1,4 +1,4 @@
-package console
+package device
 
 import (
 	"cmp"
@@ -68,7 +68,7 @@ func (s *Server) showTools(r *http.Request) (pages.Answer, error) {
 	}
 	page.Form = toolForm(tool, last, d)
 	calls.Refill(page.Form, r.URL.Query()) // as a search proposes
-	page.Form.Talking = call.Interrupts(tool.Name) && s.talking(d.ID) != ""
+	page.Form.Talking = call.Interrupts(tool.Name) && s.Conversation(d.ID) != ""
 	page.Form.CanPin = pages.MayAdmin(r.Context())
 	if pin, ok := s.ToolPins.Pin(tool.Name); ok {
 		page.Form.Pin, page.Form.Differs = &pin, s.ToolPins.Differs(d.InventoryID, tool)
@@ -85,7 +85,7 @@ func (s *Server) showTools(r *http.Request) (pages.Answer, error) {
 
 // deviceTools reads the device and its inventory, which is nil before the first listing.
 func (s *Server) deviceTools(r *http.Request) (fleet.Device, *fleet.Inventory, error) {
-	d, err := s.device(r)
+	d, err := s.Device(r)
 	if err != nil {
 		return d, nil, err
 	}
@@ -94,7 +94,7 @@ func (s *Server) deviceTools(r *http.Request) (fleet.Device, *fleet.Inventory, e
 }
 
 func (s *Server) toolsPage(r *http.Request, d fleet.Device, inv *fleet.Inventory) ui.ToolsPage {
-	page := ui.ToolsPage{Head: s.head(r, d, "tools"), Held: s.heldTools(d)}
+	page := ui.ToolsPage{Head: s.Head(r, d, "tools"), Held: s.heldTools(d)}
 	if inv != nil {
 		page.Tools = inv.Tools
 		for _, tool := range inv.Tools {
@@ -107,7 +107,7 @@ func (s *Server) toolsPage(r *http.Request, d fleet.Device, inv *fleet.Inventory
 }
 
 func (s *Server) pinTool(r *http.Request) (pages.Answer, error) {
-	d, err := s.device(r)
+	d, err := s.Device(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
@@ -116,7 +116,7 @@ func (s *Server) pinTool(r *http.Request) (pages.Answer, error) {
 }
 
 func (s *Server) unpinTool(r *http.Request) (pages.Answer, error) {
-	d, err := s.device(r)
+	d, err := s.Device(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
@@ -145,7 +145,7 @@ func (s *Server) waits(d fleet.Device, tool fleet.Tool) bool {
 
 // releaseTool ends the quarantine of a tool whose description the administrator has read.
 func (s *Server) releaseTool(r *http.Request) (pages.Answer, error) {
-	d, err := s.device(r)
+	d, err := s.Device(r)
 	if err != nil {
 		return pages.Answer{}, err
 	}
@@ -217,7 +217,7 @@ func (s *Server) callTool(r *http.Request) (pages.Answer, error) {
 		return pages.Answer{}, err
 	}
 	form := toolForm(tool, nil, d)
-	form.Talking = call.Interrupts(tool.Name) && s.talking(d.ID) != ""
+	form.Talking = call.Interrupts(tool.Name) && s.Conversation(d.ID) != ""
 	request, problem, err := s.readToolForm(r, form, d)
 	if err != nil {
 		return pages.Answer{}, err
