@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/alexedwards/scs/v2"
-	"github.com/go-chi/httprate"
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
@@ -51,8 +50,8 @@ import (
 	"fleetd/fleet/trend"
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
-	"fleetd/internal/bounded"
 	"fleetd/web/console/device"
+	"fleetd/web/console/devices"
 	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
@@ -102,7 +101,7 @@ type Options struct {
 	Pictures        picture.Records
 	Stats           call.StatsStore
 	Samples         fleet.PresenceSampleRecords
-	Reports         device.Reports // reports of devices about themselves
+	Reports         Reports // reports of devices about themselves
 	CoreDumps       *telemetry.CoreDumps
 	Logs            *telemetry.Logs
 	Audit           audit.Store
@@ -142,6 +141,12 @@ type Options struct {
 	Now func() time.Time // default: time.Now
 }
 
+// Reports reads the reports of devices with the included firmware.
+type Reports interface {
+	device.Reports
+	devices.Reports
+}
+
 // A SystemReporter reports how this fleetd runs.
 type SystemReporter func(ctx context.Context) (system.Report, error)
 
@@ -150,17 +155,14 @@ type Server struct {
 	Options
 	*pages.Responder
 	rooms
-	public       *url.URL
-	sessions     *scs.SessionManager
-	streams      *streams
-	views        pages.Views
-	claims       *httprate.RateLimiter // by address; enrolment limits wrong codes by operator
-	waiting      waitingCount
-	summaries    summaryCache
-	filterCounts filterCounts
-	progress     *sharedCache[campaignProgress]
-	differences  *sharedCache[compare.Result]
-	operations   func() ([]ui.APIGroup, error) // of REST, read once
+	public      *url.URL
+	sessions    *scs.SessionManager
+	streams     *streams
+	views       pages.Views
+	waiting     waitingCount
+	progress    *sharedCache[campaignProgress]
+	differences *sharedCache[compare.Result]
+	operations  func() ([]ui.APIGroup, error) // of REST, read once
 }
 
 // New returns a server. It fails if PublicURL is not an http or https URL.
@@ -184,10 +186,9 @@ func New(o Options) (*Server, error) {
 	if o.OTAURL == "" {
 		o.OTAURL = otaURL(o.PublicURL)
 	}
-	s := &Server{Options: o, public: public, streams: newStreams(), claims: newClaims(),
-		filterCounts: filterCounts{scopes: bounded.New[string, *countedFilters](countedScopes)},
-		progress:     newSharedCache[campaignProgress](maxProgresses),
-		differences:  newSharedCache[compare.Result](maxProgresses)}
+	s := &Server{Options: o, public: public, streams: newStreams(),
+		progress:    newSharedCache[campaignProgress](maxProgresses),
+		differences: newSharedCache[compare.Result](maxProgresses)}
 	s.operations = sync.OnceValues(func() ([]ui.APIGroup, error) {
 		document, err := o.APIDocument()
 		if err != nil {

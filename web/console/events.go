@@ -115,7 +115,7 @@ func (s *Server) newView(r *http.Request) (pages.View, error) {
 // allViews returns the live pages of the console by name. Each room has those of its pages.
 func (s *Server) allViews() pages.Views {
 	all := pages.Views{ui.ViewOverview: s.newOverviewView}
-	for _, room := range []pages.Views{s.devicesViews(), s.device.Views(), s.calls.Views(), s.releasesViews(),
+	for _, room := range []pages.Views{s.devices.Views(), s.device.Views(), s.calls.Views(), s.releasesViews(),
 		s.record.Views(), s.settings.Views()} {
 		for name, open := range room {
 			if all[name] != nil {

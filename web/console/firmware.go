@@ -119,12 +119,12 @@ type runningCount struct {
 }
 
 func (s *Server) runningBuilds(ctx context.Context, elves []string) (c runningCount, err error) {
-	summary, err := s.summary(ctx)
+	devices, err := s.devices.Size(ctx)
 	if err != nil {
 		return c, err
 	}
 	slices.Sort(elves)
-	c.fleet = summary.fleet
+	c.fleet = devices
 	c.byELF, err = s.Firmware.RunningByELF(ctx, slices.Compact(elves))
 	return c, err
 }

@@ -61,7 +61,7 @@ func (s *Server) showFlash(r *http.Request) (pages.Answer, error) {
 
 func (s *Server) flashPage(r *http.Request) (page ui.FlashPage, err error) {
 	ctx, q := r.Context(), r.URL.Query()
-	page = ui.FlashPage{Chip: fleet.CleanText(q.Get("chip"), 20), Setup: s.setup(ctx)}
+	page = ui.FlashPage{Chip: fleet.CleanText(q.Get("chip"), 20), Setup: s.devices.Setup(ctx)}
 	all, err := s.Firmware.Installable(ctx, pages.ViewerOf(ctx).Actor(), "")
 	if err != nil {
 		return page, err
@@ -119,7 +119,7 @@ func (s *Server) since(r *http.Request) time.Time {
 // claimFlashed admits the device that shows the code, and stays on the page.
 func (s *Server) claimFlashed(r *http.Request) (pages.Answer, error) {
 	ctx, code := r.Context(), r.PostFormValue("code")
-	id, err := s.claim(r, code)
+	id, err := s.devices.Claim(r, code)
 	if err != nil && pages.StatusOf(err) < http.StatusInternalServerError {
 		page, readErr := s.flashPage(withQuery(r, r.PostFormValue("next")))
 		if readErr != nil {

@@ -24,7 +24,7 @@ func (s *Server) joining(ctx context.Context, since time.Time, chosen *ui.FlashT
 	if chosen != nil {
 		j.Image, elf = chosen.Image.SHA256, chosen.Image.ELFSHA256
 	}
-	waiting, err := s.waitingDevices(ctx)
+	waiting, err := s.devices.WaitingDevices(ctx)
 	if err != nil {
 		return j, err
 	}

@@ -27,7 +27,7 @@ const (
 
 func (s *Server) showOverview(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
-	page := ui.Overview{Step: overviewStep, To: s.Now(), From: s.Now().Add(-overviewSpan), Setup: s.setup(ctx)}
+	page := ui.Overview{Step: overviewStep, To: s.Now(), From: s.Now().Add(-overviewSpan), Setup: s.devices.Setup(ctx)}
 	page.Alerts = s.record.AlertsNow(ctx)
 	// Each part counts the whole fleet separately, so the total time is that of the slowest part.
 	parts, partsCtx := errgroup.WithContext(ctx)
@@ -57,7 +57,7 @@ func (s *Server) showOverview(r *http.Request) (pages.Answer, error) {
 	}
 	page.Fleet = page.Now.Joined() + page.Now.Pending
 	var err error
-	if page.First, err = s.firstBoard(ctx, page.Fleet, &page.Setup); err != nil {
+	if page.First, err = s.devices.FirstBoard(ctx, page.Fleet, &page.Setup); err != nil {
 		return pages.Answer{}, err
 	}
 	return pages.Show(page.Page())

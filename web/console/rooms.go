@@ -1,10 +1,9 @@
 package console
 
 import (
-	"context"
-
 	"fleetd/web/console/calls"
 	"fleetd/web/console/device"
+	"fleetd/web/console/devices"
 	"fleetd/web/console/record"
 	"fleetd/web/console/settings"
 )
@@ -13,6 +12,7 @@ import (
 type rooms struct {
 	calls    *calls.Server
 	device   *device.Server
+	devices  *devices.Server
 	record   *record.Server
 	settings *settings.Server
 }
@@ -20,6 +20,10 @@ type rooms struct {
 // newRooms returns the rooms, each with the services that it uses.
 func (s *Server) newRooms() (r rooms) {
 	o, p := s.Options, s.Responder
+	networkOTAURL := ""
+	if o.NetworkURL != "" {
+		networkOTAURL = otaURL(o.NetworkURL)
+	}
 	r.calls = calls.New(p, calls.Options{Approvals: o.Approvals, Calls: o.Calls, Campaigns: o.Campaigns,
 		Catalogue: o.Catalogue, Compare: o.Compare, Conversations: o.Conversations, Devices: o.Devices,
 		FanOuts: o.FanOuts, Pictures: o.Pictures, Schedules: o.Schedules, Snapshots: o.Snapshots})
@@ -28,17 +32,19 @@ func (s *Server) newRooms() (r rooms) {
 		Logs: o.Logs, Pictures: o.Pictures, Reports: o.Reports, Snapshots: o.Snapshots, Stats: o.Stats,
 		Talking: o.Talking, ToolPins: o.ToolPins, ToolQuarantines: o.ToolQuarantines, Upstreams: o.Upstreams,
 		Program: o.Program})
+	r.devices = devices.New(p, r.device, devices.Options{Campaigns: o.Campaigns, Devices: o.Devices,
+		Enrolments: o.Enrolments, FanOuts: o.FanOuts, Filters: o.Filters, Keys: o.Keys, Pictures: o.Pictures,
+		Presences: o.Presences, Reports: o.Reports, Rules: o.Rules, Serials: o.Serials, OTAURL: o.OTAURL,
+		NetworkOTAURL: networkOTAURL, MQTTEndpoint: o.MQTTEndpoint, EnrolmentMode: o.EnrolmentMode,
+		MarkProofs: o.MarkProofs})
 	r.record = record.New(p, record.Options{Alerts: o.Alerts, Audit: o.Audit, Changes: o.Changes, History: o.History,
 		LogStreams: o.LogStreams, Publisher: o.Publisher, Record: o.Record, Redaction: o.Redaction, Trends: o.Trends,
 		Webhooks: o.Webhooks})
 	r.settings = settings.New(p, settings.Options{Devices: o.Devices, Endpoints: o.Endpoints, Operators: o.Operators,
 		Plugins: o.Plugins, Policies: o.Policies, Tester: o.Tester, Upstreams: o.Upstreams, Cluster: o.Cluster,
 		InCluster: o.InCluster, CheckPassword: s.checkPassword, OpenSession: s.openSession, EndStreams: s.endStreams,
-		CountDevices: func(ctx context.Context) (int, error) {
-			all, err := s.summary(ctx)
-			return all.fleet, err
-		},
-		PluginsDir: o.PluginsDir, PublicURL: o.PublicURL, OTAURL: o.OTAURL, EnrolmentMode: o.EnrolmentMode,
+		CountDevices: r.devices.Size,
+		PluginsDir:   o.PluginsDir, PublicURL: o.PublicURL, OTAURL: o.OTAURL, EnrolmentMode: o.EnrolmentMode,
 		Version: o.Version, Started: p.Now(), System: o.System, Report: o.Report})
 	return r
 }

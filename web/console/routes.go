@@ -29,7 +29,7 @@ const consoleModels = fleet.ModelsNever
 // this table.
 func (s *Server) table() []pages.Route {
 	return slices.Concat(s.ownRoutes(), s.undoRoutes(), s.findRoutes(), s.placeRoutes(), s.apiRoutes(),
-		s.devicesTable(), s.device.Routes(), s.calls.Routes(), s.releasesTable(), s.record.Routes(), s.settings.Routes())
+		s.devices.Routes(), s.device.Routes(), s.calls.Routes(), s.releasesTable(), s.record.Routes(), s.settings.Routes())
 }
 
 // ownRoutes are the pages that belong to no room: the sign-in, the overview, and those of a browser.

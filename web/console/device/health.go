@@ -23,7 +23,7 @@ const (
 	campaigned = 50 // deployments to search for a job's campaign
 )
 
-// Reports reads the reports of devices with the included firmware. For a device that never reported
+// Reports reads the reports of a device with the included firmware. For a device that never reported
 // it returns [fleet.ErrNotFound], or no points.
 type Reports interface {
 	Vitals(ctx context.Context, device fleet.DeviceID) (telemetry.Vitals, error)
@@ -31,10 +31,6 @@ type Reports interface {
 		[]telemetry.VitalsPoint, error)
 	DeviceJobs(ctx context.Context, device fleet.DeviceID, limit int) ([]telemetry.Job, error)
 	DeviceConfig(ctx context.Context, device fleet.DeviceID) (telemetry.Config, error)
-	UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error)
-	VitalsOf(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error)
-	LastCrashes(ctx context.Context, devices []fleet.DeviceID, vitals map[fleet.DeviceID]telemetry.Vitals) (
-		map[fleet.DeviceID]time.Time, error)
 }
 
 func (s *Server) healthRoutes() []pages.Route {

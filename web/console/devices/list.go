@@ -1,4 +1,4 @@
-package console
+package devices
 
 import (
 	"cmp"
@@ -79,7 +79,7 @@ func deviceColumns(r *http.Request) (columns ui.Columns, chosen bool) {
 func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
 	ctx := r.Context()
 	page := ui.DevicesPage{List: pages.ListURL(r, ui.PathDevices, deviceListParams...), CanAct: pages.MayAct(ctx),
-		Setup: s.setup(ctx)}
+		Setup: s.Setup(ctx)}
 	var chosen bool
 	page.Columns, chosen = deviceColumns(r)
 	page.Wall = page.List.Get("view") == ui.ViewWall
@@ -90,7 +90,7 @@ func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
 		return page, err
 	}
 	page.Fleet, page.Boards, page.Kinds = summary.fleet, summary.boards, summary.kinds
-	if page.First, err = s.firstBoard(ctx, page.Fleet, &page.Setup); err != nil || page.First {
+	if page.First, err = s.FirstBoard(ctx, page.Fleet, &page.Setup); err != nil || page.First {
 		return page, err
 	}
 	if page.Saved.Filters, err = s.Filters.Filters(ctx); err != nil {
@@ -154,20 +154,18 @@ func (s *Server) countDevices(ctx context.Context, q fleet.Query, all int) (int,
 	return s.Devices.CountDevices(ctx, q)
 }
 
-func (s *Server) setup(ctx context.Context) ui.Setup {
-	setup := ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: pages.MayAct(ctx),
-		CanFlash: pages.MayKeepFirmware(ctx), CanCreate: pages.MayAdmin(ctx), Local: pages.LocalOnly(s.OTAURL)}
-	if s.NetworkURL != "" {
-		setup.NetworkOTAURL = otaURL(s.NetworkURL)
-	}
-	return setup
+// Setup returns how a device is configured to reach this fleetd, and what the viewer may do for it.
+func (s *Server) Setup(ctx context.Context) ui.Setup {
+	return ui.Setup{OTAURL: s.OTAURL, NetworkOTAURL: s.NetworkOTAURL, Mode: string(s.EnrolmentMode),
+		CanClaim: pages.MayAct(ctx), CanFlash: pages.MayKeepFirmware(ctx), CanCreate: pages.MayAdmin(ctx),
+		Local: pages.LocalOnly(s.OTAURL)}
 }
 
 // maxFirst is the number of devices up to which the console looks whether any of them has joined.
 const maxFirst = 20
 
-// firstBoard reports whether no device has joined, and adds the waiting ones to the setup.
-func (s *Server) firstBoard(ctx context.Context, devices int, setup *ui.Setup) (bool, error) {
+// FirstBoard reports whether no device has joined, and adds the waiting ones to the setup.
+func (s *Server) FirstBoard(ctx context.Context, devices int, setup *ui.Setup) (bool, error) {
 	if devices > maxFirst {
 		return false, nil
 	}
@@ -175,7 +173,7 @@ func (s *Server) firstBoard(ctx context.Context, devices int, setup *ui.Setup) (
 	if err != nil || joined > 0 {
 		return false, err
 	}
-	setup.Waiting, err = s.waitingDevices(ctx)
+	setup.Waiting, err = s.WaitingDevices(ctx)
 	setup.Waiting = setup.Waiting[:min(len(setup.Waiting), maxFirst)]
 	return true, err
 }
@@ -207,6 +205,12 @@ const (
 	summaryAge    = 2 * time.Second
 	summaryBoards = 6
 )
+
+// Size counts the devices that the viewer sees. It may lag a moment.
+func (s *Server) Size(ctx context.Context) (int, error) {
+	all, err := s.summary(ctx)
+	return all.fleet, err
+}
 
 func (s *Server) summary(ctx context.Context) (fleetSummary, error) {
 	if _, narrow := fleet.ScopeOf(ctx); narrow {

@@ -1,4 +1,4 @@
-package console
+package devices
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package console
+package devices
 
 import (
 	"context"
@@ -20,8 +20,8 @@ import (
 const maxQueue = 200
 
 func (s *Server) claimPage(ctx context.Context) (ui.ClaimPage, error) {
-	waiting, err := s.waitingDevices(ctx)
-	page := ui.ClaimPage{Mode: string(s.EnrolmentMode), CanAct: pages.MayAct(ctx), Setup: s.setup(ctx), Waiting: waiting,
+	waiting, err := s.WaitingDevices(ctx)
+	page := ui.ClaimPage{Mode: string(s.EnrolmentMode), CanAct: pages.MayAct(ctx), Setup: s.Setup(ctx), Waiting: waiting,
 		Admin: pages.MayAdmin(ctx)}
 	if pages.ViewerOf(ctx).Actor().FleetRole() != "" {
 		page.Unlisted = s.Enrolments.Unlisted()
@@ -29,8 +29,8 @@ func (s *Server) claimPage(ctx context.Context) (ui.ClaimPage, error) {
 	return page, err
 }
 
-// waitingDevices returns the devices that request to join, longest first.
-func (s *Server) waitingDevices(ctx context.Context) (all []ui.WaitingDevice, err error) {
+// WaitingDevices returns the devices that request to join, longest first.
+func (s *Server) WaitingDevices(ctx context.Context) (all []ui.WaitingDevice, err error) {
 	me := pages.ViewerOf(ctx).Actor()
 	waiting, err := s.Enrolments.WaitingInScope(ctx)
 	if err != nil {
@@ -84,9 +84,9 @@ func newClaims() *httprate.RateLimiter {
 
 var errTooManyClaims = fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.claims")
 
-// claim admits the device that shows the code. A code has six digits: this function limits guesses
+// Claim admits the device that shows the code. A code has six digits: this function limits guesses
 // by address, and enrolment limits them by operator.
-func (s *Server) claim(r *http.Request, code string) (fleet.DeviceID, error) {
+func (s *Server) Claim(r *http.Request, code string) (fleet.DeviceID, error) {
 	if s.claims.OnLimit(discard{}, r, httprate.CanonicalizeIP(request.ClientIP(r))) {
 		return "", errTooManyClaims
 	}
@@ -95,7 +95,7 @@ func (s *Server) claim(r *http.Request, code string) (fleet.DeviceID, error) {
 
 func (s *Server) claimDevice(r *http.Request) (pages.Answer, error) {
 	ctx, code := r.Context(), r.PostFormValue("code")
-	id, err := s.claim(r, code)
+	id, err := s.Claim(r, code)
 	if errors.Is(err, errTooManyClaims) {
 		return pages.Answer{}, err
 	}

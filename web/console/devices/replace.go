@@ -1,4 +1,4 @@
-package console
+package devices
 
 import (
 	"net/http"
@@ -36,7 +36,7 @@ func (s *Server) replacePage(r *http.Request, d fleet.Device, successor, code st
 	ctx := r.Context()
 	page := ui.ReplacePage{Head: s.device.Head(r, d, ""), Successor: fleet.CleanText(successor, 80), Code: fleet.CleanText(code,
 		12), CanAct: pages.ViewerOf(r.Context()).Actor().RoleOn(d).Allows(fleet.RoleAdmin)}
-	waiting, err := s.waitingDevices(ctx)
+	waiting, err := s.WaitingDevices(ctx)
 	if err != nil {
 		return pages.Answer{}, err
 	}

@@ -1,16 +1,27 @@
-package console
+package devices
 
 import (
 	"cmp"
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/telemetry"
 	"fleetd/web/console/calls"
 	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
+
+// Reports reads the reports of the devices on a page about themselves.
+type Reports interface {
+	// UnsteadyVitals returns the reports of devices that crashed or are in safe mode.
+	UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error)
+	VitalsOf(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error)
+	LastCrashes(ctx context.Context, devices []fleet.DeviceID, vitals map[fleet.DeviceID]telemetry.Vitals) (
+		map[fleet.DeviceID]time.Time, error)
+}
 
 // deviceRows returns the rows of a list with the columns, and marks devices that do not stay up. It
 // reads data outside of the devices' table for these devices alone.
