@@ -155,14 +155,12 @@ type Server struct {
 	Options
 	*pages.Responder
 	rooms
-	public      *url.URL
-	sessions    *scs.SessionManager
-	streams     *streams
-	views       pages.Views
-	waiting     waitingCount
-	progress    *sharedCache[campaignProgress]
-	differences *sharedCache[compare.Result]
-	operations  func() ([]ui.APIGroup, error) // of REST, read once
+	public     *url.URL
+	sessions   *scs.SessionManager
+	streams    *streams
+	views      pages.Views
+	waiting    waitingCount
+	operations func() ([]ui.APIGroup, error) // of REST, read once
 }
 
 // New returns a server. It fails if PublicURL is not an http or https URL.
@@ -186,9 +184,7 @@ func New(o Options) (*Server, error) {
 	if o.OTAURL == "" {
 		o.OTAURL = otaURL(o.PublicURL)
 	}
-	s := &Server{Options: o, public: public, streams: newStreams(),
-		progress:    newSharedCache[campaignProgress](maxProgresses),
-		differences: newSharedCache[compare.Result](maxProgresses)}
+	s := &Server{Options: o, public: public, streams: newStreams()}
 	s.operations = sync.OnceValues(func() ([]ui.APIGroup, error) {
 		document, err := o.APIDocument()
 		if err != nil {

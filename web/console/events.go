@@ -115,9 +115,8 @@ func (s *Server) newView(r *http.Request) (pages.View, error) {
 // allViews returns the live pages of the console by name. Each room has those of its pages.
 func (s *Server) allViews() pages.Views {
 	all := pages.Views{ui.ViewOverview: s.newOverviewView}
-	for _, room := range []pages.Views{s.devices.Views(), s.device.Views(), s.calls.Views(), s.releasesViews(),
-		s.record.Views(), s.settings.Views()} {
-		for name, open := range room {
+	for _, room := range s.rooms.all() {
+		for name, open := range room.Views() {
 			if all[name] != nil {
 				panic("two rooms have the live page " + name)
 			}

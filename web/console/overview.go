@@ -122,7 +122,7 @@ func (s *Server) openCampaigns(ctx context.Context) ([]ui.CampaignRow, error) {
 		return nil, err
 	}
 	slices.Reverse(open)
-	return s.campaignRows(ctx, open[:min(len(open), overviewRows)])
+	return s.releases.CampaignRows(ctx, open[:min(len(open), overviewRows)])
 }
 
 func (s *Server) fleetHistory(ctx context.Context, page *ui.Overview) error {

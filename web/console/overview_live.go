@@ -7,6 +7,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/web/console/pages"
+	"fleetd/web/console/releases"
 )
 
 // An overviewView follows the first page.
@@ -16,7 +17,7 @@ func (v overviewView) Pace() time.Duration { return pages.PaceCounts }
 
 func (v overviewView) Wants(e *fleet.Event) bool {
 	return e.Kind == fleet.EventPresence || e.Kind == fleet.EventDevice || e.Kind == fleet.EventFanOut ||
-		e.Kind == fleet.EventAlert || ofCampaign(e)
+		e.Kind == fleet.EventAlert || releases.OfCampaign(e)
 }
 
 func (v overviewView) Begin(context.Context) (pages.Updates, error) { return pages.Updates{}, nil }
@@ -41,7 +42,7 @@ func (v overviewView) Render(ctx context.Context, events []fleet.Event) (u pages
 	if alerts {
 		u.Patches = append(u.Patches, v.server.record.AlertsNow(ctx).View())
 	}
-	for subject := range subjects(events) {
+	for subject := range releases.Subjects(events) {
 		if err := v.campaign(ctx, subject, &u); err != nil {
 			return u, err
 		}
@@ -58,11 +59,11 @@ func (v overviewView) Render(ctx context.Context, events []fleet.Event) (u pages
 }
 
 func (v overviewView) campaign(ctx context.Context, subject string, u *pages.Updates) error {
-	c, err := v.server.campaignOf(ctx, subject)
+	c, err := v.server.releases.CampaignOf(ctx, subject)
 	if err != nil {
 		return err
 	}
-	row, err := v.server.campaignRow(ctx, c)
+	row, err := v.server.releases.CampaignRow(ctx, c)
 	u.Patches = append(u.Patches, row.Brief())
 	return err
 }

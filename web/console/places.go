@@ -96,7 +96,7 @@ func (s *Server) campaignsOf(ctx context.Context, p place.Place) ([]ui.CampaignR
 		return nil, err
 	}
 	slices.Reverse(open)
-	return s.campaignRows(ctx, slices.DeleteFunc(open, func(c campaign.Campaign) bool {
+	return s.releases.CampaignRows(ctx, slices.DeleteFunc(open, func(c campaign.Campaign) bool {
 		return !slices.Contains(p.Campaigns, c.ID)
 	}))
 }

@@ -4,17 +4,31 @@ import (
 	"fleetd/web/console/calls"
 	"fleetd/web/console/device"
 	"fleetd/web/console/devices"
+	"fleetd/web/console/pages"
 	"fleetd/web/console/record"
+	"fleetd/web/console/releases"
 	"fleetd/web/console/settings"
 )
 
-// rooms are the packages with the pages of one vocabulary.
+// A room has the pages of one vocabulary.
+type room interface {
+	Routes() []pages.Route
+	Views() pages.Views
+}
+
+// rooms are the packages below this one that have pages.
 type rooms struct {
 	calls    *calls.Server
 	device   *device.Server
 	devices  *devices.Server
 	record   *record.Server
+	releases *releases.Server
 	settings *settings.Server
+}
+
+// all returns every room.
+func (r rooms) all() []room {
+	return []room{r.calls, r.device, r.devices, r.record, r.releases, r.settings}
 }
 
 // newRooms returns the rooms, each with the services that it uses.
@@ -40,6 +54,9 @@ func (s *Server) newRooms() (r rooms) {
 	r.record = record.New(p, record.Options{Alerts: o.Alerts, Audit: o.Audit, Changes: o.Changes, History: o.History,
 		LogStreams: o.LogStreams, Publisher: o.Publisher, Record: o.Record, Redaction: o.Redaction, Trends: o.Trends,
 		Webhooks: o.Webhooks})
+	r.releases = releases.New(p, releases.Rooms{Calls: r.calls, Devices: r.devices, Record: r.record},
+		releases.Options{Campaigns: o.Campaigns, Compare: o.Compare, Devices: o.Devices, Firmware: o.Firmware,
+			Log: o.Log})
 	r.settings = settings.New(p, settings.Options{Devices: o.Devices, Endpoints: o.Endpoints, Operators: o.Operators,
 		Plugins: o.Plugins, Policies: o.Policies, Tester: o.Tester, Upstreams: o.Upstreams, Cluster: o.Cluster,
 		InCluster: o.InCluster, CheckPassword: s.checkPassword, OpenSession: s.openSession, EndStreams: s.endStreams,

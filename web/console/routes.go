@@ -28,8 +28,11 @@ const consoleModels = fleet.ModelsNever
 // table returns every route of the console. Every change is a POST; the test of permissions walks
 // this table.
 func (s *Server) table() []pages.Route {
-	return slices.Concat(s.ownRoutes(), s.undoRoutes(), s.findRoutes(), s.placeRoutes(), s.apiRoutes(),
-		s.devices.Routes(), s.device.Routes(), s.calls.Routes(), s.releasesTable(), s.record.Routes(), s.settings.Routes())
+	table := slices.Concat(s.ownRoutes(), s.undoRoutes(), s.findRoutes(), s.placeRoutes(), s.apiRoutes())
+	for _, room := range s.rooms.all() {
+		table = append(table, room.Routes()...)
+	}
+	return table
 }
 
 // ownRoutes are the pages that belong to no room: the sign-in, the overview, and those of a browser.

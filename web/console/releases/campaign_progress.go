@@ -1,4 +1,4 @@
-package console
+package releases
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 // Maximum ages of the counts of a campaign. Counting 50,000 deployments takes the database a
 // moment; all viewers of a campaign share the result.
 const (
-	progressAge     = 700 * time.Millisecond // shorter than resendAfter, so a second rendering counts again
+	progressAge     = 700 * time.Millisecond // less than a stream waits before it renders again
 	progressAgeOver = 10 * time.Second       // of a campaign that is over
 	maxProgresses   = 200                    // campaigns in the cache
 	boardDownloads  = 8                      // transfers that a board shows

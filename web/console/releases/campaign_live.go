@@ -1,4 +1,4 @@
-package console
+package releases
 
 import (
 	"context"
@@ -43,8 +43,8 @@ func (s *Server) newCampaignView(r *http.Request) (pages.View, error) {
 	return nil, pages.ErrNoPage
 }
 
-// ofCampaign reports whether an event is about a campaign or its devices.
-func ofCampaign(e *fleet.Event) bool {
+// OfCampaign reports whether an event is about a campaign or its devices.
+func OfCampaign(e *fleet.Event) bool {
 	return e.Kind == fleet.EventCampaign || e.Kind == fleet.EventDeployed
 }
 
@@ -76,7 +76,7 @@ type campaignView struct {
 // all the time.
 func (v *campaignView) Pace() time.Duration { return 2 * pages.PaceCounts }
 
-func (v *campaignView) Wants(e *fleet.Event) bool { return ofCampaign(e) && e.Subject == v.id.String() }
+func (v *campaignView) Wants(e *fleet.Event) bool { return OfCampaign(e) && e.Subject == v.id.String() }
 
 func (v *campaignView) Begin(ctx context.Context) (pages.Updates, error) { return v.show(ctx) }
 
@@ -121,7 +121,7 @@ type campaignListView struct {
 
 func (v *campaignListView) Pace() time.Duration { return pages.PaceCounts }
 
-func (v *campaignListView) Wants(e *fleet.Event) bool { return ofCampaign(e) }
+func (v *campaignListView) Wants(e *fleet.Event) bool { return OfCampaign(e) }
 
 func (v *campaignListView) Begin(ctx context.Context) (u pages.Updates, err error) {
 	found, err := v.server.Campaigns.Campaigns(ctx, v.filter)
@@ -136,7 +136,7 @@ func (v *campaignListView) Begin(ctx context.Context) (u pages.Updates, err erro
 
 func (v *campaignListView) Render(ctx context.Context, events []fleet.Event) (u pages.Updates, err error) {
 	u.Later = true
-	for subject := range subjects(events) {
+	for subject := range Subjects(events) {
 		if err := v.show(ctx, subject, &u); err != nil {
 			return u, err
 		}
@@ -144,11 +144,11 @@ func (v *campaignListView) Render(ctx context.Context, events []fleet.Event) (u 
 	return u, nil
 }
 
-// subjects returns the campaigns that the events are about.
-func subjects(events []fleet.Event) map[string]bool {
+// Subjects returns the campaigns that the events are about.
+func Subjects(events []fleet.Event) map[string]bool {
 	all := make(map[string]bool)
 	for _, e := range events {
-		if ofCampaign(&e) {
+		if OfCampaign(&e) {
 			all[e.Subject] = true
 		}
 	}
@@ -159,7 +159,7 @@ func (v *campaignListView) show(ctx context.Context, subject string, u *pages.Up
 	if !v.rows[subject] && v.seen[subject] {
 		return nil
 	}
-	c, err := v.server.campaignOf(ctx, subject)
+	c, err := v.server.CampaignOf(ctx, subject)
 	if err != nil {
 		return err
 	}
@@ -170,12 +170,13 @@ func (v *campaignListView) show(ctx context.Context, subject string, u *pages.Up
 		}
 		return nil
 	}
-	row, err := v.server.campaignRow(ctx, c)
+	row, err := v.server.CampaignRow(ctx, c)
 	u.Patches = append(u.Patches, row.Row())
 	return err
 }
 
-func (s *Server) campaignOf(ctx context.Context, subject string) (campaign.Campaign, error) {
+// CampaignOf returns the campaign with the id in an event.
+func (s *Server) CampaignOf(ctx context.Context, subject string) (campaign.Campaign, error) {
 	id, err := uuid.Parse(subject)
 	if err != nil {
 		return campaign.Campaign{}, err
@@ -195,7 +196,7 @@ type deploymentsView struct {
 func (v *deploymentsView) Pace() time.Duration { return pages.PaceCounts }
 
 func (v *deploymentsView) Wants(e *fleet.Event) bool {
-	return ofCampaign(e) && e.Subject == v.id.String()
+	return OfCampaign(e) && e.Subject == v.id.String()
 }
 
 func (v *deploymentsView) Begin(ctx context.Context) (u pages.Updates, err error) {
@@ -280,7 +281,7 @@ type deploymentPageView struct {
 func (v deploymentPageView) Pace() time.Duration { return pages.PaceCounts / 2 }
 
 func (v deploymentPageView) Wants(e *fleet.Event) bool {
-	return ofCampaign(e) && e.Subject == v.id.String() && (e.Device == "" || e.Device == v.device)
+	return OfCampaign(e) && e.Subject == v.id.String() && (e.Device == "" || e.Device == v.device)
 }
 
 func (v deploymentPageView) Begin(ctx context.Context) (pages.Updates, error) {

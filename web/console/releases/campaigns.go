@@ -1,4 +1,4 @@
-package console
+package releases
 
 import (
 	"context"
@@ -59,7 +59,7 @@ func (s *Server) listCampaigns(r *http.Request) (pages.Answer, error) {
 		return pages.Answer{}, err
 	}
 	page.Next = found.Next
-	if page.Rows, err = s.campaignRows(ctx, found.Items); err != nil {
+	if page.Rows, err = s.CampaignRows(ctx, found.Items); err != nil {
 		return pages.Answer{}, err
 	}
 	return pages.Show(page.Page())
@@ -72,21 +72,22 @@ func campaignFilter(l ui.ListURL) campaign.Filter {
 // rowsAtOnce bounds the queries that one list runs concurrently.
 const rowsAtOnce = 4
 
-// campaignRows returns the rows of campaigns with their progress.
-func (s *Server) campaignRows(ctx context.Context, all []campaign.Campaign) ([]ui.CampaignRow, error) {
+// CampaignRows returns the rows of campaigns with their progress.
+func (s *Server) CampaignRows(ctx context.Context, all []campaign.Campaign) ([]ui.CampaignRow, error) {
 	rows := make([]ui.CampaignRow, len(all))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(rowsAtOnce)
 	for i, c := range all {
 		g.Go(func() (err error) {
-			rows[i], err = s.campaignRow(ctx, c)
+			rows[i], err = s.CampaignRow(ctx, c)
 			return err
 		})
 	}
 	return rows, g.Wait()
 }
 
-func (s *Server) campaignRow(ctx context.Context, c campaign.Campaign) (row ui.CampaignRow, err error) {
+// CampaignRow returns the row of a campaign with its progress.
+func (s *Server) CampaignRow(ctx context.Context, c campaign.Campaign) (row ui.CampaignRow, err error) {
 	row = ui.CampaignRow{Campaign: c, Waves: len(c.Plan.Waves)}
 	if release, err := s.releaseOf(ctx, c); err != nil {
 		return row, err
