@@ -1,8 +1,10 @@
 // Package console serves the console: pages for people and their live streams.
 //
-// A handler reads the request, calls the services of package fleet, and returns a component of
-// package ui or an error. One adapter renders it; only the adapter maps errors to a status and a
-// page. All routes are in one table (routes.go) with the role that each requires.
+// The pages are in packages below this one, its rooms, each with the words of one subject; package
+// pages has what they share. This package has what surrounds them: the sign-in and its session, the
+// guards of every route, the engine of live streams, and the pages about several subjects at once, such
+// as the overview and the search. All routes are in one table (routes.go) with the role that each
+// requires.
 //
 // It contains no SQL, no MQTT and no rule of the fleet. A live stream runs on the goroutine of its
 // request and ends with it, or when the server stops; pages with several counts read them

@@ -84,7 +84,7 @@ func startStream(w http.ResponseWriter) {
 	h.Set("X-Accel-Buffering", "no")
 }
 
-// failStream responds like [Server.fail], but does not log a 503 as an error: while the database is
+// failStream responds like [pages.Responder.Fail], but does not log a 503 as an error: while the database is
 // unavailable, each page reconnects every few seconds.
 func (s *Server) failStream(w http.ResponseWriter, r *http.Request, err error) {
 	o := outcome.Of(err)

@@ -30,7 +30,7 @@ func (s *Server) setPreferences(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, localNext(r.PostFormValue("next")), http.StatusSeeOther)
 }
 
-// localNext is localPath for pages that the reader sees now, including the sign-in page.
+// localNext is [pages.LocalPath] for pages that the reader sees now, including the sign-in page.
 func localNext(path string) string {
 	if path == ui.PathSignIn {
 		return path
