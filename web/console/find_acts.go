@@ -121,6 +121,6 @@ func (s *Server) mayDo(ctx context.Context, v verb, d fleet.Device) (bool, error
 		return v.act != ui.ActUpdate || d.IsBoard(), nil
 	}
 	inv, err := s.Devices.Tools(ctx, d.ID)
-	return device.Offers(inv, v.tool) && pages.ViewerOf(ctx).Actor().Scope.AllowsTool(v.tool), pages.Unless(err,
-		fleet.ErrNotFound)
+	return device.Offers(inv, v.tool) && pages.ViewerOf(ctx).Actor().Scope.AllowsTool(v.tool),
+		pages.Unless(err, fleet.ErrNotFound)
 }

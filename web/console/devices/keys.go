@@ -128,8 +128,7 @@ func (s *Server) deleteSerial(r *http.Request) (pages.Answer, error) {
 }
 
 func (s *Server) changeSerial(r *http.Request, change func(context.Context, fleet.Principal, string) error,
-	key string) (
-	pages.Answer, error) {
+	key string) (pages.Answer, error) {
 	ctx := r.Context()
 	if err := change(ctx, pages.ViewerOf(ctx).Actor(), chi.URLParam(r, "serial")); err != nil {
 		return s.serialsAgain(r, err)

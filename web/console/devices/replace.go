@@ -94,7 +94,8 @@ func (s *Server) replaceDevice(r *http.Request) (pages.Answer, error) {
 	}
 	_, err = s.Devices.Replace(ctx, pages.ViewerOf(ctx).Actor(), d.ID, successor, code)
 	if err != nil && pages.StatusOf(err) < http.StatusInternalServerError {
-		page := ui.ReplacePage{Head: s.device.Head(r, d, ""), Successor: string(successor), CanAct: pages.ViewerOf(r.Context()).Actor().RoleOn(d).Allows(fleet.RoleAdmin),
+		page := ui.ReplacePage{Head: s.device.Head(r, d, ""), Successor: string(successor),
+			CanAct:  pages.ViewerOf(r.Context()).Actor().RoleOn(d).Allows(fleet.RoleAdmin),
 			Problem: pages.Explain(ctx, err)}
 		a, _ := pages.ShowAgain(page.Page())
 		a.Status = pages.StatusOf(err)

@@ -51,9 +51,8 @@ func redactionForm(r *http.Request) ui.RedactionForm {
 
 func (s *Server) createRedaction(r *http.Request) (pages.Answer, error) {
 	f := redactionForm(r)
-	_, err := s.Redaction.Create(r.Context(), pages.ViewerOf(r.Context()).Actor(), redaction.Rule{Tool: f.Tool,
-		Path: f.Path,
-		Note: f.Note})
+	_, err := s.Redaction.Create(r.Context(), pages.ViewerOf(r.Context()).Actor(),
+		redaction.Rule{Tool: f.Tool, Path: f.Path, Note: f.Note})
 	return s.redactionActed(r, f, "flash.redaction_saved", err)
 }
 

@@ -20,9 +20,9 @@ import (
 func (s *Server) newCampaignView(r *http.Request) (pages.View, error) {
 	q := r.URL.Query()
 	if q.Get("view") == ui.ViewCampaigns {
-		return &campaignListView{server: s, began: s.Now(), filter: campaignFilter(pages.ListURL(r, ui.PathCampaigns,
-			"state")),
-			rows: map[string]bool{}, seen: map[string]bool{}}, nil
+		return &campaignListView{server: s, began: s.Now(),
+			filter: campaignFilter(pages.ListURL(r, ui.PathCampaigns, "state")),
+			rows:   map[string]bool{}, seen: map[string]bool{}}, nil
 	}
 	id, err := uuid.Parse(q.Get("id"))
 	if err != nil {

@@ -135,8 +135,7 @@ func (s *Server) createEndpoint(r *http.Request) (pages.Answer, error) {
 
 // showSecret shows the page of an endpoint with a new token.
 func (s *Server) showSecret(ctx context.Context, e endpoint.Listed, kind endpoint.TokenKind,
-	secret string) (pages.Answer,
-	error) {
+	secret string) (pages.Answer, error) {
 	page, err := s.endpointPage(ctx, e)
 	if err != nil {
 		return pages.Answer{}, err

@@ -89,8 +89,7 @@ func (s *Server) policyTrial(r *http.Request) (ui.PolicyTrial, error) {
 		return v, err
 	}
 	result, err := s.Tester.Test(ctx, pages.ViewerOf(ctx).Actor(), policy.Trial{Subject: policySubject(v.Caller),
-		Query: v.On,
-		Tool:  v.Tool, Arguments: json.RawMessage(v.Arguments)})
+		Query: v.On, Tool: v.Tool, Arguments: json.RawMessage(v.Arguments)})
 	switch {
 	case err != nil && pages.StatusOf(err) >= http.StatusInternalServerError:
 		return v, err
