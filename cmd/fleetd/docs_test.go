@@ -70,6 +70,35 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
+// most is the number of files up to which a package has one vocabulary. Generated files and those of
+// tests do not count.
+const most = 42
+
+// larger are the packages with more files, and why they are one package.
+var larger = map[string]string{
+	"fleetd/fleet/postgres": "one type, with a file per subject",
+	"fleetd/web/api":        "one type, with a file per subject",
+	"fleetd/web/ui":         "a file per component",
+}
+
+// A package of more than about 40 files is two packages: see Style in CONTRIBUTING.md.
+func TestPackagesAreSmall(t *testing.T) {
+	for _, p := range goPackages(t) {
+		files := 0
+		for _, name := range p.GoFiles {
+			if !strings.HasSuffix(name, "_templ.go") && !strings.HasSuffix(name, ".gen.go") {
+				files++
+			}
+		}
+		switch why := larger[p.ImportPath]; {
+		case files > most && why == "":
+			t.Errorf("%s has %d files, want at most %d: divide it by its words", p.ImportPath, files, most)
+		case files <= most && why != "":
+			t.Errorf("%s has %d files: remove it from the list of larger packages", p.ImportPath, files)
+		}
+	}
+}
+
 // CONTRIBUTING.md has each package in its table, and no other.
 func TestContributingListsPackages(t *testing.T) {
 	text := readDoc(t, "CONTRIBUTING.md")

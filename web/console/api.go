@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -17,17 +18,17 @@ import (
 // maxWholeOperations is the number of operations that a page shows with all their parts.
 const maxWholeOperations = 12
 
-func (s *Server) apiRoutes() []route {
-	return []route{{method: http.MethodGet, pattern: ui.PathAPI, role: fleet.RoleViewer, reach: access.Own,
-		page: s.showAPI}}
+func (s *Server) apiRoutes() []pages.Route {
+	return []pages.Route{{Method: http.MethodGet, Pattern: ui.PathAPI, Role: fleet.RoleViewer, Reach: access.Own,
+		Page: s.showAPI}}
 }
 
 // showAPI shows the operations of REST that match the filter. The document is public, so it is the
 // same for everyone.
-func (s *Server) showAPI(r *http.Request) (answer, error) {
+func (s *Server) showAPI(r *http.Request) (pages.Answer, error) {
 	all, err := s.operations()
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	query, op := strings.TrimSpace(r.URL.Query().Get("q")), r.URL.Query().Get("op")
 	page := ui.APIPage{Query: fleet.CleanText(query, 120), One: op != ""}
@@ -42,10 +43,10 @@ func (s *Server) showAPI(r *http.Request) (answer, error) {
 		}
 	}
 	if page.One && shown == 0 {
-		return answer{}, errNoPage
+		return pages.Answer{}, pages.ErrNoPage
 	}
 	page.Whole = shown <= maxWholeOperations
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // openAPI is what the page shows of an OpenAPI document.

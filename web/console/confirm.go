@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 
+	"fleetd/web/console/pages"
 	"fleetd/web/request"
 	"fleetd/web/ui"
 )
@@ -13,22 +14,22 @@ import (
 // confirming requires the password for acts that are too dangerous for a session left open, unless
 // it was entered a short while ago. The page with the password field contains the submitted form,
 // and sends it again to the same address with the password.
-func (s *Server) confirming(t route, next http.HandlerFunc) http.HandlerFunc {
-	if !t.confirm {
+func (s *Server) confirming(t pages.Route, next http.HandlerFunc) http.HandlerFunc {
+	if !t.Confirm {
 		return next
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
-		v := viewerOf(ctx)
-		if s.Operators.Confirmed(v.login) {
+		v := pages.ViewerOf(ctx)
+		if s.Operators.Confirmed(v.Login) {
 			next(w, r)
 			return
 		}
 		if err := r.ParseForm(); err != nil {
-			s.fail(w, r, formError(err))
+			s.Fail(w, r, pages.FormError(err))
 			return
 		}
-		page := ui.ConfirmPage{Path: r.URL.RequestURI(), Name: v.operator.Name, Fields: fieldsOf(r)}
+		page := ui.ConfirmPage{Path: r.URL.RequestURI(), Name: v.Operator.Name, Fields: fieldsOf(r)}
 		status := http.StatusForbidden
 		if r.PostForm.Has(ui.ConfirmField) {
 			err := s.confirm(r, r.PostFormValue(ui.ConfirmField))
@@ -38,27 +39,27 @@ func (s *Server) confirming(t route, next http.HandlerFunc) http.HandlerFunc {
 				next(w, r)
 				return
 			}
-			if status = statusOf(err); status >= http.StatusInternalServerError {
-				s.fail(w, r, err)
+			if status = pages.StatusOf(err); status >= http.StatusInternalServerError {
+				s.Fail(w, r, err)
 				return
 			}
-			page.Problem = explain(ctx, err)
+			page.Problem = pages.Explain(ctx, err)
 		}
-		s.render(w, r, answer{status: status, page: page.Page(), whole: true})
+		s.Render(w, r, pages.Answer{Status: status, Page: page.Page(), Whole: true})
 	}
 }
 
 // confirm checks the viewer's password, and records its time in the session.
 func (s *Server) confirm(r *http.Request, password string) error {
-	v := viewerOf(r.Context())
-	err := s.checkPassword(r.Context(), *v.operator, password)
+	v := pages.ViewerOf(r.Context())
+	err := s.checkPassword(r.Context(), *v.Operator, password)
 	if errors.Is(err, errOldPassword) {
-		s.Log.Warn("password not confirmed", "operator", v.operator.Name, "from", request.ClientIP(r))
+		s.Log.Warn("password not confirmed", "operator", v.Operator.Name, "from", request.ClientIP(r))
 	}
 	if err != nil {
 		return err
 	}
-	return s.Operators.ConfirmLogin(r.Context(), v.login.ID)
+	return s.Operators.ConfirmLogin(r.Context(), v.Login.ID)
 }
 
 // fieldsOf returns the fields of the submitted form in a fixed order, without the password of

@@ -1,8 +1,10 @@
 // Package console serves the console: pages for people and their live streams.
 //
-// A handler reads the request, calls the services of package fleet, and returns a component of
-// package ui or an error. One adapter renders it; only the adapter maps errors to a status and a
-// page. All routes are in one table (routes.go) with the role that each requires.
+// The pages are in packages below this one, its rooms, each with the words of one subject; package
+// pages has what they share. This package has what surrounds them: the sign-in and its session, the
+// guards of every route, the engine of live streams, and the pages about several subjects at once, such
+// as the overview and the search. All routes are in one table (routes.go) with the role that each
+// requires.
 //
 // It contains no SQL, no MQTT and no rule of the fleet. A live stream runs on the goroutine of its
 // request and ends with it, or when the server stops; pages with several counts read them
@@ -13,15 +15,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/url"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/alexedwards/scs/v2"
-	"github.com/go-chi/httprate"
-	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
@@ -53,7 +52,9 @@ import (
 	"fleetd/fleet/trend"
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
-	"fleetd/internal/bounded"
+	"fleetd/web/console/device"
+	"fleetd/web/console/devices"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -125,7 +126,7 @@ type Options struct {
 	Heavy    *heavy.Limits // default: limits that no other part shares
 
 	PublicURL     string // the URL for people and devices; https makes cookies Secure
-	NetworkURL    string // the URL for boards if fleetd listened on the network; "" unless PublicURL is [LocalOnly]
+	NetworkURL    string // the URL for boards if fleetd listened on the network; "" unless PublicURL is [pages.LocalOnly]
 	Styleguide    bool   // administrators see the page of all components
 	OTAURL        string // the URL to configure in a device; default: PublicURL and /xiaozhi/ota/
 	MQTTEndpoint  string // host:port of the broker, as devices reach it
@@ -142,24 +143,26 @@ type Options struct {
 	Now func() time.Time // default: time.Now
 }
 
+// Reports reads the reports of devices with the included firmware.
+type Reports interface {
+	device.Reports
+	devices.Reports
+}
+
 // A SystemReporter reports how this fleetd runs.
 type SystemReporter func(ctx context.Context) (system.Report, error)
 
 // A Server is the console.
 type Server struct {
 	Options
-	public       *url.URL
-	sessions     *scs.SessionManager
-	streams      *streams
-	claims       *httprate.RateLimiter // by address; enrolment limits wrong codes by operator
-	waiting      waitingCount
-	summaries    summaryCache
-	filterCounts filterCounts
-	progress     *sharedCache[campaignProgress]
-	undos        *undos
-	differences  *sharedCache[compare.Result]
-	started      time.Time
-	operations   func() ([]ui.APIGroup, error) // of REST, read once
+	*pages.Responder
+	rooms
+	public     *url.URL
+	sessions   *scs.SessionManager
+	streams    *streams
+	views      pages.Views
+	waiting    waitingCount
+	operations func() ([]ui.APIGroup, error) // of REST, read once
 }
 
 // New returns a server. It fails if PublicURL is not an http or https URL.
@@ -183,11 +186,7 @@ func New(o Options) (*Server, error) {
 	if o.OTAURL == "" {
 		o.OTAURL = otaURL(o.PublicURL)
 	}
-	s := &Server{Options: o, public: public, streams: newStreams(), claims: newClaims(), started: o.Now().UTC(),
-		filterCounts: filterCounts{scopes: bounded.New[string, *countedFilters](countedScopes)},
-		progress:     newSharedCache[campaignProgress](maxProgresses),
-		undos:        bounded.New[uuid.UUID, undo](maxUndos),
-		differences:  newSharedCache[compare.Result](maxProgresses)}
+	s := &Server{Options: o, public: public, streams: newStreams()}
 	s.operations = sync.OnceValues(func() ([]ui.APIGroup, error) {
 		document, err := o.APIDocument()
 		if err != nil {
@@ -195,23 +194,18 @@ func New(o Options) (*Server, error) {
 		}
 		return readOperations(document)
 	})
-	s.sessions = s.newSessions(public.Scheme == "https")
+	s.sessions = newSessions(o.Sessions, public.Scheme == "https")
+	s.Responder = pages.New(pages.Options{Sessions: s.sessions, Frame: s.frame, Log: o.Log, Now: o.Now})
+	s.sessions.ErrorFunc = s.Fail
+	s.rooms = s.newRooms()
+	s.views = s.allViews()
 	return s, nil
 }
 
 // CloseStreams ends the live streams of all pages, which otherwise never finish.
 func (s *Server) CloseStreams() { s.streams.close() }
 
-func (s *Server) now() time.Time { return s.Now().UTC() }
+// Now returns the present time in UTC. [Options] and [pages.Responder] both have one.
+func (s *Server) Now() time.Time { return s.Responder.Now() }
 
 func otaURL(public string) string { return strings.TrimSuffix(public, "/") + "/xiaozhi/ota/" }
-
-// LocalOnly reports whether only the machine itself can reach the address.
-func LocalOnly(address string) bool {
-	u, err := url.Parse(address)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(u.Hostname())
-	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
-}

@@ -3,19 +3,20 @@ package console
 import (
 	"net/http"
 
+	"fleetd/web/console/pages"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
 
 // showEquivalent writes what does the same as a form. It reads only the posted fields: whether the
 // viewer may do it is decided when it is done.
-func (s *Server) showEquivalent(r *http.Request) (answer, error) {
+func (s *Server) showEquivalent(r *http.Request) (pages.Answer, error) {
 	if err := r.ParseForm(); err != nil {
-		return answer{}, formError(err)
+		return pages.Answer{}, pages.FormError(err)
 	}
 	equivalent, ok := forms.Equivalents[r.PostForm.Get(forms.EquivalentForm)]
 	if !ok {
-		return answer{}, errNoPage
+		return pages.Answer{}, pages.ErrNoPage
 	}
-	return show(ui.Equivalent(equivalent(r.PostForm, s.now())))
+	return pages.Show(ui.Equivalent(equivalent(r.PostForm, s.Now())))
 }

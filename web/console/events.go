@@ -17,6 +17,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/outcome"
+	"fleetd/web/console/pages"
 	"fleetd/web/request"
 	"fleetd/web/ui"
 )
@@ -33,35 +34,6 @@ const (
 // beat is the event that shows a page that its stream is alive.
 const beat = "event: beat\ndata:\n\n"
 
-// A view is the part of the fleet that one live page follows.
-type view interface {
-	// wants reports whether the page shows the event; it is called for every event of the fleet and
-	// must be quick.
-	wants(e *fleet.Event) bool
-	// pace is the interval between two updates of the page: bursts become one update.
-	pace() time.Duration
-	// begin brings the page up to date with events since it was loaded.
-	begin(ctx context.Context) (updates, error)
-	// render turns the events since the last call into updates. It receives only the newest event
-	// of each subject.
-	render(ctx context.Context, events []fleet.Event) (updates, error)
-}
-
-// A lookingView also follows changes that no event announces: it polls at its pace.
-type lookingView interface {
-	view
-	look(ctx context.Context) (updates, error)
-}
-
-// updates are the changes for a live page: components that replace those with the same id, and the
-// number of new things that are not in its list.
-type updates struct {
-	patches []templ.Component
-	fresh   int
-	again   []templ.Component // patches to repeat in a moment: the page may not have had the element yet
-	later   bool              // render the same events again in a moment: the store lags behind the event
-}
-
 // errSlow ends the stream of a slow reader.
 var errSlow = errors.New("stream: the reader is too slow")
 
@@ -77,7 +49,7 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer done()
-	ctx, stop := s.Authority.Follow(ctx, viewerOf(ctx).actor())
+	ctx, stop := s.Authority.Follow(ctx, pages.ViewerOf(ctx).Actor())
 	defer stop()
 	r = r.WithContext(ctx)
 	beginning, cancel := context.WithTimeout(ctx, streamBegin)
@@ -87,13 +59,13 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
 		s.failStream(w, r, err)
 		return
 	}
-	wants := func(e *fleet.Event) bool { return e.Kind == fleet.EventAlert || v.wants(e) }
+	wants := func(e *fleet.Event) bool { return e.Kind == fleet.EventAlert || v.Wants(e) }
 	events := s.Events.Subscribe(eventBuffer, wants)
 	defer events.Close()
 	st := &stream{server: s, view: v, w: w, control: http.NewResponseController(w),
-		changes: s.Operators.Changes(), filter: s.eventSources().FilterFor(viewerOf(ctx).actor()),
+		changes: s.Operators.Changes(), filter: s.eventSources().FilterFor(pages.ViewerOf(ctx).Actor()),
 		pending: map[string]fleet.Event{}}
-	first, err := v.begin(st.page(beginning))
+	first, err := v.Begin(st.page(beginning))
 	if err != nil {
 		s.failStream(w, r, err)
 		return
@@ -101,7 +73,7 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
 	startStream(w)
 	_ = st.control.SetReadDeadline(time.Time{})
 	if err := st.run(r, first, events); err != nil && ctx.Err() == nil {
-		s.Log.Debug("stream ended", "operator", viewerOf(ctx).actor().Name, "err", err)
+		s.Log.Debug("stream ended", "operator", pages.ViewerOf(ctx).Actor().Name, "err", err)
 	}
 }
 
@@ -112,12 +84,12 @@ func startStream(w http.ResponseWriter) {
 	h.Set("X-Accel-Buffering", "no")
 }
 
-// failStream responds like [Server.fail], but does not log a 503 as an error: while the database is
+// failStream responds like [pages.Responder.Fail], but does not log a 503 as an error: while the database is
 // unavailable, each page reconnects every few seconds.
 func (s *Server) failStream(w http.ResponseWriter, r *http.Request, err error) {
 	o := outcome.Of(err)
 	if o.Status != http.StatusServiceUnavailable {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return
 	}
 	s.Log.Debug("stream not started", "request", request.ID(w), "err", err)
@@ -132,6 +104,28 @@ func refuseStream(w http.ResponseWriter) {
 	_, _ = io.WriteString(w, "event: full\ndata:\n\n")
 }
 
+// newView returns the view of the page that the address names.
+func (s *Server) newView(r *http.Request) (pages.View, error) {
+	if open, ok := s.views[r.URL.Query().Get("view")]; ok {
+		return open(r)
+	}
+	return nil, pages.ErrNoPage
+}
+
+// allViews returns the live pages of the console by name. Each room has those of its pages.
+func (s *Server) allViews() pages.Views {
+	all := pages.Views{ui.ViewOverview: s.newOverviewView}
+	for _, room := range s.rooms.all() {
+		for name, open := range room.Views() {
+			if all[name] != nil {
+				panic("two rooms have the live page " + name)
+			}
+			all[name] = open
+		}
+	}
+	return all
+}
+
 // eventSources returns the devices that events are about, for viewers with access to only some
 // devices.
 func (s *Server) eventSources() *fleet.EventSources {
@@ -143,7 +137,7 @@ func (s *Server) eventSources() *fleet.EventSources {
 // A stream is one live page's connection.
 type stream struct {
 	server  *Server
-	view    view
+	view    pages.View
 	w       http.ResponseWriter
 	control *http.ResponseController
 	filter  fleet.EventFilter
@@ -158,7 +152,7 @@ type stream struct {
 }
 
 // run sends the first updates of the page, then the updates for events.
-func (st *stream) run(r *http.Request, first updates, events *fleet.Subscription) (err error) {
+func (st *stream) run(r *http.Request, first pages.Updates, events *fleet.Subscription) (err error) {
 	ctx := r.Context()
 	if err := st.write([]byte("retry: 2000\n" + beat)); err != nil { // a reader that has received this misses no event
 		return err
@@ -166,7 +160,7 @@ func (st *stream) run(r *http.Request, first updates, events *fleet.Subscription
 	if err := st.send(ctx, first); err != nil {
 		return err
 	}
-	flush, beat := time.NewTicker(st.view.pace()), time.NewTicker(heartbeat)
+	flush, beat := time.NewTicker(st.view.Pace()), time.NewTicker(heartbeat)
 	defer flush.Stop()
 	defer beat.Stop()
 	for {
@@ -181,7 +175,7 @@ func (st *stream) run(r *http.Request, first updates, events *fleet.Subscription
 			if e.Kind == fleet.EventAlert { // the frame of every page counts alerts
 				st.alerts = true
 			}
-			if st.view.wants(&e) {
+			if st.view.Wants(&e) {
 				st.pending[subject(e)] = e
 			}
 		case <-flush.C:
@@ -220,8 +214,8 @@ func subject(e fleet.Event) string {
 func (st *stream) flush(ctx context.Context) error {
 	if st.alerts {
 		st.alerts = false
-		badge := ui.AlertBadge(st.server.Alerts.Summary(viewerOf(ctx).actor()))
-		if err := st.send(ctx, updates{patches: []templ.Component{badge}}); err != nil {
+		badge := ui.AlertBadge(st.server.Alerts.Summary(pages.ViewerOf(ctx).Actor()))
+		if err := st.send(ctx, pages.Updates{Patches: []templ.Component{badge}}); err != nil {
 			return err
 		}
 	}
@@ -235,21 +229,21 @@ func (st *stream) flush(ctx context.Context) error {
 			}
 		}
 	}
-	if v, ok := st.view.(lookingView); ok {
+	if v, ok := st.view.(pages.LookingView); ok {
 		return st.look(ctx, v)
 	}
 	return st.update(ctx, redo)
 }
 
 // look polls for changes. While the database is unavailable or hangs, there are none.
-func (st *stream) look(ctx context.Context, v lookingView) error {
-	limited, cancel := context.WithTimeout(st.page(ctx), pageRead)
+func (st *stream) look(ctx context.Context, v pages.LookingView) error {
+	limited, cancel := context.WithTimeout(st.page(ctx), pages.ReadLimit)
 	defer cancel()
-	u, err := v.look(limited)
+	u, err := v.Look(limited)
 	switch {
 	case err == nil:
 		return st.send(ctx, u)
-	case statusOf(err) == http.StatusServiceUnavailable:
+	case pages.StatusOf(err) == http.StatusServiceUnavailable:
 		return nil
 	}
 	return err
@@ -294,17 +288,17 @@ func (st *stream) update(ctx context.Context, redo map[string]fleet.Event) error
 	if len(batch) == 0 {
 		return nil
 	}
-	within, cancel := context.WithTimeout(ctx, pageRead)
+	within, cancel := context.WithTimeout(ctx, pages.ReadLimit)
 	defer cancel()
-	u, err := st.view.render(st.page(within), slices.Collect(maps.Values(batch)))
+	u, err := st.view.Render(st.page(within), slices.Collect(maps.Values(batch)))
 	switch {
-	case err != nil && ctx.Err() == nil && (within.Err() != nil || statusOf(err) == http.StatusServiceUnavailable):
+	case err != nil && ctx.Err() == nil && (within.Err() != nil || pages.StatusOf(err) == http.StatusServiceUnavailable):
 		st.pending = batch // the database is unavailable, which is no reason to end the stream
 		return nil
 	case err != nil:
 		return err
 	}
-	if u.later && len(fresh) > 0 {
+	if u.Later && len(fresh) > 0 {
 		if st.redo == nil {
 			st.redo = make(map[string]fleet.Event)
 		}
@@ -314,21 +308,21 @@ func (st *stream) update(ctx context.Context, redo map[string]fleet.Event) error
 	return st.send(ctx, u)
 }
 
-func (st *stream) send(ctx context.Context, u updates) error {
+func (st *stream) send(ctx context.Context, u pages.Updates) error {
 	var b, again bytes.Buffer
 	page := st.page(ctx)
-	for _, c := range u.patches {
+	for _, c := range u.Patches {
 		if err := writePatch(page, &b, c); err != nil {
 			return err
 		}
 	}
-	for _, c := range u.again {
+	for _, c := range u.Again {
 		if err := writePatch(page, &again, c); err != nil {
 			return err
 		}
 	}
-	if u.fresh > 0 {
-		b.WriteString("event: new\ndata: " + strconv.Itoa(u.fresh) + "\n\n")
+	if u.Fresh > 0 {
+		b.WriteString("event: new\ndata: " + strconv.Itoa(u.Fresh) + "\n\n")
 	}
 	if again.Len() > 0 {
 		b.Write(again.Bytes())
@@ -343,9 +337,9 @@ func (st *stream) send(ctx context.Context, u updates) error {
 
 // page returns the context for rendering components: the same as the page's, at the present time.
 func (st *stream) page(ctx context.Context) context.Context {
-	v := viewerOf(ctx)
-	return ui.WithPage(ctx, ui.Page{Lang: v.lang, Theme: v.theme, Zone: v.zone, Now: st.server.now(),
-		Operator: &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}, Admin: mayAdmin(ctx)})
+	v := pages.ViewerOf(ctx)
+	return ui.WithPage(ctx, ui.Page{Lang: v.Lang, Theme: v.Theme, Zone: v.Zone, Now: st.server.Now(),
+		Operator: &ui.Operator{Name: v.Operator.Name, Role: v.Operator.Role}, Admin: pages.MayAdmin(ctx)})
 }
 
 var sseLines = strings.NewReplacer("\r\n", "\ndata: ", "\n", "\ndata: ", "\r", "\ndata: ")
@@ -390,7 +384,7 @@ func (st *stream) readerStays(r *http.Request) error {
 	// Not the request's context: it contains the session data of the start.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	ctx, err := st.server.sessions.Load(ctx, cookie(r, st.server.sessions.Cookie.Name))
+	ctx, err := st.server.sessions.Load(ctx, pages.Cookie(r, st.server.sessions.Cookie.Name))
 	if err != nil {
 		return nil // the database is unavailable, which is no reason to end it
 	}
@@ -398,7 +392,7 @@ func (st *stream) readerStays(r *http.Request) error {
 	switch {
 	case err == nil && o == nil:
 		return errors.New("stream: signed out")
-	case err == nil && !o.Principal().SameAccess(viewerOf(r.Context()).actor()):
+	case err == nil && !o.Principal().SameAccess(pages.ViewerOf(r.Context()).Actor()):
 		return errors.New("stream: the reader's access changed")
 	}
 	return nil

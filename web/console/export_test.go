@@ -3,6 +3,7 @@ package console
 import (
 	"fleetd/fleet"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 )
 
 // A Route is a row of the table of routes, for the test of permissions.
@@ -15,10 +16,14 @@ type Route struct {
 
 // Routes lists the table of routes.
 func Routes() (all []Route) {
-	for _, r := range new(Server).table() {
-		all = append(all, Route{r.method, r.pattern, r.role, r.reach, r.confirm})
+	s, err := New(Options{PublicURL: "http://localhost"})
+	if err != nil {
+		panic(err)
+	}
+	for _, r := range s.table() {
+		all = append(all, Route{r.Method, r.Pattern, r.Role, r.Reach, r.Confirm})
 	}
 	return all
 }
 
-var LocalPath = localPath
+var LocalPath = pages.LocalPath

@@ -12,6 +12,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -23,36 +24,36 @@ const (
 	maxFindRunes   = 120
 )
 
-func (s *Server) findRoutes() []route {
-	return []route{{method: http.MethodGet, pattern: ui.PathFind, role: fleet.RoleViewer, reach: access.List,
-		page: s.find}}
+func (s *Server) findRoutes() []pages.Route {
+	return []pages.Route{{Method: http.MethodGet, Pattern: ui.PathFind, Role: fleet.RoleViewer, Reach: access.List,
+		Page: s.find}}
 }
 
 // find searches for a text among pages, devices, campaigns and calls, within the viewer's scope.
-func (s *Server) find(r *http.Request) (answer, error) {
+func (s *Server) find(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
 	page := ui.FindPage{Query: strings.TrimSpace(r.URL.Query().Get("q"))}
 	if utf8.RuneCountInString(page.Query) > maxFindRunes {
 		page.Query = string([]rune(page.Query)[:maxFindRunes])
 	}
-	page.Pages = ui.FindPages(inLanguage(ctx), page.Query)
+	page.Pages = ui.FindPages(pages.InLanguage(ctx), page.Query)
 	if page.Query == "" {
-		return show(page.Page())
+		return pages.Show(page.Page())
 	}
 	var err error
 	if page.Acts, err = s.findActs(ctx, page.Query); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if page.Devices, page.More, err = s.findDevices(ctx, page.Query); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if page.Campaigns, err = s.findCampaigns(ctx, page.Query); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if page.Records, err = s.findRecord(ctx, page.Query); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // findDevices reads the text as a query of devices. An invalid query, such as half a term, finds

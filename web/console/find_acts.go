@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"fleetd/fleet"
+	"fleetd/web/console/device"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -82,7 +84,7 @@ func isVolume(word string) bool {
 // carry them out. A proposal leads to the page on which the act is confirmed.
 func (s *Server) findActs(ctx context.Context, text string) ([]ui.FoundAct, error) {
 	v, value, query, ok := readAct(text)
-	if !ok || !mayAct(ctx) {
+	if !ok || !pages.MayAct(ctx) {
 		return nil, nil
 	}
 	q, err := fleet.ParseQuery(query)
@@ -112,12 +114,13 @@ func (s *Server) findActs(ctx context.Context, text string) ([]ui.FoundAct, erro
 
 // mayDo reports whether the viewer may do the act on the device, and the device can.
 func (s *Server) mayDo(ctx context.Context, v verb, d fleet.Device) (bool, error) {
-	if d.RetiredAt != nil || d.Enrolment != fleet.EnrolmentEnrolled || !mayActOn(ctx, d) {
+	if d.RetiredAt != nil || d.Enrolment != fleet.EnrolmentEnrolled || !pages.MayActOn(ctx, d) {
 		return false, nil
 	}
 	if v.tool == "" {
 		return v.act != ui.ActUpdate || d.IsBoard(), nil
 	}
 	inv, err := s.Devices.Tools(ctx, d.ID)
-	return offers(inv, v.tool) && viewerOf(ctx).actor().Scope.AllowsTool(v.tool), unless(err, fleet.ErrNotFound)
+	return device.Offers(inv, v.tool) && pages.ViewerOf(ctx).Actor().Scope.AllowsTool(v.tool),
+		pages.Unless(err, fleet.ErrNotFound)
 }

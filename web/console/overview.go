@@ -12,6 +12,7 @@ import (
 	"fleetd/fleet/alert"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -20,12 +21,14 @@ const (
 	overviewSpan = 24 * time.Hour
 	overviewStep = 30 * time.Minute
 	overviewRows = 5
+
+	briefAdoptionPoints = 21 // of the chart of adoption, which has to be small
 )
 
-func (s *Server) showOverview(r *http.Request) (answer, error) {
+func (s *Server) showOverview(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
-	page := ui.Overview{Step: overviewStep, To: s.now(), From: s.now().Add(-overviewSpan), Setup: s.setup(ctx)}
-	page.Alerts = s.alertsNow(ctx)
+	page := ui.Overview{Step: overviewStep, To: s.Now(), From: s.Now().Add(-overviewSpan), Setup: s.devices.Setup(ctx)}
+	page.Alerts = s.record.AlertsNow(ctx)
 	// Each part counts the whole fleet separately, so the total time is that of the slowest part.
 	parts, partsCtx := errgroup.WithContext(ctx)
 	parts.Go(func() (err error) {
@@ -38,7 +41,7 @@ func (s *Server) showOverview(r *http.Request) (answer, error) {
 		return err
 	})
 	parts.Go(func() (err error) {
-		page.Adoption, err = s.adoptionChart(partsCtx, "", briefAdoptionPoints)
+		page.Adoption, err = s.record.AdoptionChart(partsCtx, "", briefAdoptionPoints)
 		return err
 	})
 	parts.Go(func() (err error) {
@@ -50,14 +53,14 @@ func (s *Server) showOverview(r *http.Request) (answer, error) {
 		return err
 	})
 	if err := parts.Wait(); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	page.Fleet = page.Now.Joined() + page.Now.Pending
 	var err error
-	if page.First, err = s.firstBoard(ctx, page.Fleet, &page.Setup); err != nil {
-		return answer{}, err
+	if page.First, err = s.devices.FirstBoard(ctx, page.Fleet, &page.Setup); err != nil {
+		return pages.Answer{}, err
 	}
-	return show(page.Page())
+	return pages.Show(page.Page())
 }
 
 // fleetNow returns the live part of the overview.
@@ -78,7 +81,7 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 			needs.Approvals++
 		}
 	}
-	needs.Calls = s.Approvals.WaitingFor(ctx, viewerOf(ctx).actor())
+	needs.Calls = s.Approvals.WaitingFor(ctx, pages.ViewerOf(ctx).Actor())
 	held, err := fleet.ParseQuery("hold")
 	if err == nil {
 		needs.Holds, err = s.Devices.CountDevices(ctx, held)
@@ -100,7 +103,7 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 func (s *Server) campaignNeeds(ctx context.Context) (needs []ui.CampaignNeed, err error) {
 	found, err := s.Campaigns.Campaigns(ctx, campaign.Filter{States: []campaign.State{campaign.Paused,
 		campaign.AwaitingApproval}, Limit: 2 * overviewRows})
-	alerts := s.Alerts.Current(viewerOf(ctx).actor())
+	alerts := s.Alerts.Current(pages.ViewerOf(ctx).Actor())
 	for _, c := range found.Items {
 		named := slices.ContainsFunc(alerts, func(a alert.Alert) bool {
 			return a.Kind == alert.CampaignStopped && a.Subject == c.ID.String()
@@ -119,11 +122,11 @@ func (s *Server) openCampaigns(ctx context.Context) ([]ui.CampaignRow, error) {
 		return nil, err
 	}
 	slices.Reverse(open)
-	return s.campaignRows(ctx, open[:min(len(open), overviewRows)])
+	return s.releases.CampaignRows(ctx, open[:min(len(open), overviewRows)])
 }
 
 func (s *Server) fleetHistory(ctx context.Context, page *ui.Overview) error {
-	since := s.now().Add(-overviewSpan)
+	since := s.Now().Add(-overviewSpan)
 	samples, err := s.Samples.PresenceSamples(ctx, since)
 	if err != nil {
 		return err
@@ -134,7 +137,7 @@ func (s *Server) fleetHistory(ctx context.Context, page *ui.Overview) error {
 	if err != nil {
 		return err
 	}
-	page.Calls = fillGaps(buckets, first, s.now())
+	page.Calls = fillGaps(buckets, first, s.Now())
 	return nil
 }
 
@@ -174,5 +177,5 @@ func (s *Server) runningFanOuts(ctx context.Context) ([]ui.FanOutRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.fanOutRows(ctx, running[:min(len(running), overviewRows)])
+	return s.calls.FanOutRows(ctx, running[:min(len(running), overviewRows)])
 }

@@ -13,37 +13,39 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/place"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
+	"fleetd/web/console/record"
 	"fleetd/web/ui"
 )
 
-func (s *Server) placeRoutes() []route {
-	return []route{
-		{method: http.MethodGet, pattern: ui.PathPlaces, role: fleet.RoleViewer, reach: access.List, page: s.listPlaces},
-		{method: http.MethodGet, pattern: ui.PathPlaces + "/*", role: fleet.RoleViewer, reach: access.List,
-			page: s.showPlace},
+func (s *Server) placeRoutes() []pages.Route {
+	return []pages.Route{
+		{Method: http.MethodGet, Pattern: ui.PathPlaces, Role: fleet.RoleViewer, Reach: access.List, Page: s.listPlaces},
+		{Method: http.MethodGet, Pattern: ui.PathPlaces + "/*", Role: fleet.RoleViewer, Reach: access.List,
+			Page: s.showPlace},
 	}
 }
 
-func (s *Server) listPlaces(r *http.Request) (answer, error) {
-	tree, err := s.Places.All(r.Context(), viewerOf(r.Context()).actor())
+func (s *Server) listPlaces(r *http.Request) (pages.Answer, error) {
+	tree, err := s.Places.All(r.Context(), pages.ViewerOf(r.Context()).Actor())
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	return show(ui.PlacesPage{Tree: tree}.Page())
+	return pages.Show(ui.PlacesPage{Tree: tree}.Page())
 }
 
 // showPlace shows the place in the rest of the address.
-func (s *Server) showPlace(r *http.Request) (answer, error) {
+func (s *Server) showPlace(r *http.Request) (pages.Answer, error) {
 	ctx := r.Context()
-	tree, err := s.Places.Within(ctx, viewerOf(ctx).actor(), strings.TrimPrefix(r.URL.Path, ui.PathPlaces+"/"))
+	tree, err := s.Places.Within(ctx, pages.ViewerOf(ctx).Actor(), strings.TrimPrefix(r.URL.Path, ui.PathPlaces+"/"))
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	page := ui.PlacePage{Tree: tree, CanAct: mayAct(ctx)}
+	page := ui.PlacePage{Tree: tree, CanAct: pages.MayAct(ctx)}
 	here := page.Place()
 	q, err := fleet.ParseQuery(here.Path.Query())
 	if err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	parts, partsCtx := errgroup.WithContext(ctx)
 	parts.Go(func() error { return s.countPlace(partsCtx, q, &page) })
@@ -52,13 +54,13 @@ func (s *Server) showPlace(r *http.Request) (answer, error) {
 		return err
 	})
 	if err := parts.Wait(); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
-	alerts := slices.DeleteFunc(s.Alerts.Current(viewerOf(ctx).actor()), func(a alert.Alert) bool {
+	alerts := slices.DeleteFunc(s.Alerts.Current(pages.ViewerOf(ctx).Actor()), func(a alert.Alert) bool {
 		return !slices.Contains(here.Alerts, a.ID)
 	})
-	page.Alerts = alertCards(ctx, alerts)
-	return show(page.Page())
+	page.Alerts = record.AlertCards(ctx, alerts)
+	return pages.Show(page.Page())
 }
 
 // countPlace counts the devices of a place by presence, version and board, and those that need attention.
@@ -94,7 +96,7 @@ func (s *Server) campaignsOf(ctx context.Context, p place.Place) ([]ui.CampaignR
 		return nil, err
 	}
 	slices.Reverse(open)
-	return s.campaignRows(ctx, slices.DeleteFunc(open, func(c campaign.Campaign) bool {
+	return s.releases.CampaignRows(ctx, slices.DeleteFunc(open, func(c campaign.Campaign) bool {
 		return !slices.Contains(p.Campaigns, c.ID)
 	}))
 }

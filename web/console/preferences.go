@@ -3,6 +3,7 @@ package console
 import (
 	"net/http"
 
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -10,39 +11,41 @@ import (
 // redirects to that page.
 func (s *Server) setPreferences(w http.ResponseWriter, r *http.Request) {
 	if lang := r.PostFormValue("lang"); known(lang) {
-		setPreference(w, r, cookieLang, lang)
-		if o := viewerOf(r.Context()).operator; o != nil {
+		pages.SetPreference(w, r, cookieLang, lang)
+		if o := pages.ViewerOf(r.Context()).Operator; o != nil {
 			if err := s.Operators.SetLocale(r.Context(), o.Principal(), o.ID, lang); err != nil {
-				s.fail(w, r, err)
+				s.Fail(w, r, err)
 				return
 			}
 		}
 	}
 	switch theme := r.PostFormValue("theme"); theme {
 	case "auto", "light", "dark":
-		setPreference(w, r, cookieTheme, theme)
+		pages.SetPreference(w, r, cookieTheme, theme)
 	}
 	switch density := r.PostFormValue("density"); density {
 	case ui.DensityNormal, ui.DensityCompact:
-		setPreference(w, r, cookieDensity, density)
+		pages.SetPreference(w, r, cookieDensity, density)
 	}
 	http.Redirect(w, r, localNext(r.PostFormValue("next")), http.StatusSeeOther)
 }
 
-// localNext is localPath for pages that the reader sees now, including the sign-in page.
+// localNext is [pages.LocalPath] for pages that the reader sees now, including the sign-in page.
 func localNext(path string) string {
 	if path == ui.PathSignIn {
 		return path
 	}
-	return localPath(path)
+	return pages.LocalPath(path)
 }
 
 // showStyleguide shows developers all components of the console.
-func (s *Server) showStyleguide(*http.Request) (answer, error) {
+func (s *Server) showStyleguide(*http.Request) (pages.Answer, error) {
 	if !s.Styleguide {
-		return answer{}, errNoPage
+		return pages.Answer{}, pages.ErrNoPage
 	}
-	return show(ui.StyleguidePage{}.Page())
+	return pages.Show(ui.StyleguidePage{}.Page())
 }
 
-func (s *Server) showHelp(*http.Request) (answer, error) { return show(ui.HelpPage{}.Page()) }
+func (s *Server) showHelp(*http.Request) (pages.Answer, error) {
+	return pages.Show(ui.HelpPage{}.Page())
+}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"fleetd/web/console/pages"
 	"fleetd/web/ui"
 )
 
@@ -23,12 +24,12 @@ var formPages = map[string]string{
 }
 
 // formPage returns the page that contains the form of a POST: the nearest page above its address.
-func formPage(post string, pages map[string]bool) string {
+func formPage(post string, shown map[string]bool) string {
 	for at := post; at != ""; at = at[:strings.LastIndexByte(at, '/')] {
 		if page, ok := formPages[at]; ok {
 			return page
 		}
-		if pages[at] {
+		if shown[at] {
 			return at
 		}
 	}
@@ -36,16 +37,16 @@ func formPage(post string, pages map[string]bool) string {
 }
 
 // leadToForms handles a GET of each address that accepts only a POST.
-func (s *Server) leadToForms(r chi.Router, table []route) {
-	pages := make(map[string]bool)
+func (s *Server) leadToForms(r chi.Router, table []pages.Route) {
+	shown := make(map[string]bool)
 	for _, t := range table {
-		pages[t.pattern] = pages[t.pattern] || t.method == http.MethodGet
+		shown[t.Pattern] = shown[t.Pattern] || t.Method == http.MethodGet
 	}
-	for pattern, isPage := range pages {
+	for pattern, isPage := range shown {
 		if isPage {
 			continue
 		}
-		page := formPage(pattern, pages)
+		page := formPage(pattern, shown)
 		r.Get(pattern, s.admit(anyPage, func(w http.ResponseWriter, r *http.Request) {
 			to, asked := strings.Split(page, "/"), strings.Split(r.URL.EscapedPath(), "/")
 			for i, part := range to {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"slices"
@@ -11,34 +12,14 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 
 	"fleetd/fleet"
-	"fleetd/fleet/call"
 	"fleetd/fleet/heavy"
-	"fleetd/fleet/picture"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
+	"fleetd/web/i18n"
 	"fleetd/web/request"
 	"fleetd/web/static"
 	"fleetd/web/ui"
 )
-
-// Limits of a request's body.
-const (
-	formBytes   = 64 << 10
-	uploadBytes = picture.MaxSnapshotBytes + formBytes
-)
-
-// A route is one address of the console: its permissions, its subject and its handler. Routes
-// without a role are open to all.
-type route struct {
-	method, pattern string
-	role            fleet.Role
-	reach           access.Reach
-	page            handler          // returns a page, or
-	raw             http.HandlerFunc // writes the response itself
-	body            int64            // bytes; 0 means formBytes
-	wait            time.Duration    // additional time for the response
-	heavy           heavy.Work       // its cost
-	confirm         bool             // requires the password again, see [Server.confirming]
-}
 
 // consoleModels is the declaration of every console route about language models: only operators,
 // who are people, sign in.
@@ -46,90 +27,30 @@ const consoleModels = fleet.ModelsNever
 
 // table returns every route of the console. Every change is a POST; the test of permissions walks
 // this table.
-func (s *Server) table() []route {
-	const anyone, viewer, operator, admin = fleet.Role(""), fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin
+func (s *Server) table() []pages.Route {
+	table := slices.Concat(s.ownRoutes(), s.undoRoutes(), s.findRoutes(), s.placeRoutes(), s.apiRoutes())
+	for _, room := range s.rooms.all() {
+		table = append(table, room.Routes()...)
+	}
+	return table
+}
+
+// ownRoutes are the pages that belong to no room: the sign-in, the overview, and those of a browser.
+func (s *Server) ownRoutes() []pages.Route {
+	const anyone, viewer, admin = fleet.Role(""), fleet.RoleViewer, fleet.RoleAdmin
 	const get, post = http.MethodGet, http.MethodPost
-	device := ui.PathDevices + "/{device}"
-	aCall := ui.PathCalls + "/{call}"
-	fanOut := ui.PathFanOuts + "/{fanout}"
-	return slices.Concat(s.firmwareRoutes(), s.flashRoutes(), s.campaignRoutes(), s.healthRoutes(), s.logRoutes(),
-		s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), s.filterRoutes(), s.policyRoutes(), s.upstreamRoutes(),
-		s.approvalRoutes(), s.alertRoutes(), s.operatorRoutes(), s.webhookRoutes(), s.logStreamRoutes(), s.redactionRoutes(),
-		s.systemRoutes(), s.clusterRoutes(),
-		s.pluginRoutes(), s.endpointRoutes(), s.mqtt5Routes(), s.findRoutes(), s.auditRoutes(), s.recordRoutes(),
-		s.bulkRoutes(), s.fileRoutes(), s.scheduleRoutes(),
-		s.completeRoutes(), s.catalogueRoutes(), s.historyRoutes(), s.dashboardRoutes(), s.pictureRoutes(), s.undoRoutes(),
-		s.apiRoutes(),
-		s.placeRoutes(), s.changeRoutes(),
-		[]route{
-			{method: get, pattern: ui.PathSignIn, role: anyone, reach: access.Own, page: s.showSignIn},
-			{method: post, pattern: ui.PathSignIn, role: anyone, reach: access.Own, raw: s.signIn},
-			{method: post, pattern: ui.PathSignOut, role: anyone, reach: access.Own, page: s.signOut},
-			{method: post, pattern: ui.PathPreferences, role: anyone, reach: access.Own, raw: s.setPreferences},
+	return []pages.Route{
+		{Method: get, Pattern: ui.PathSignIn, Role: anyone, Reach: access.Own, Page: s.showSignIn},
+		{Method: post, Pattern: ui.PathSignIn, Role: anyone, Reach: access.Own, Raw: s.signIn},
+		{Method: post, Pattern: ui.PathSignOut, Role: anyone, Reach: access.Own, Page: s.signOut},
+		{Method: post, Pattern: ui.PathPreferences, Role: anyone, Reach: access.Own, Raw: s.setPreferences},
 
-			{method: get, pattern: ui.PathHome, role: viewer, reach: access.List, page: s.showOverview},
-			{method: get, pattern: ui.PathHelp, role: viewer, reach: access.Own, page: s.showHelp},
-			{method: get, pattern: ui.PathStyleguide, role: admin, reach: access.Own, page: s.showStyleguide},
-			{method: post, pattern: ui.PathEquivalent, role: viewer, reach: access.Own, page: s.showEquivalent},
-			{method: get, pattern: ui.PathEvents, role: viewer, reach: access.List, raw: s.streamEvents},
-
-			{method: get, pattern: ui.PathDevices, role: viewer, reach: access.List, page: s.listDevices},
-			{method: get, pattern: device, role: viewer, reach: access.Device, page: s.showDevice},
-			{method: get, pattern: device + "/tools", role: viewer, reach: access.Device, page: s.showTools},
-			{method: get, pattern: device + "/tools/{tool}", role: viewer, reach: access.Device, page: s.showTools},
-			{method: post, pattern: device + "/tools/{tool}", role: operator, reach: access.Device,
-				page: s.callTool, body: uploadBytes,
-				wait: call.MaxTimeout + 2*time.Minute},
-			{method: post, pattern: device + "/tools/{tool}/pin", role: admin, reach: access.Fleet, page: s.pinTool,
-				confirm: true},
-			{method: post, pattern: device + "/tools/{tool}/release", role: admin, reach: access.Fleet,
-				page: s.releaseTool, confirm: true},
-			{method: post, pattern: device + "/tools/{tool}/unpin", role: admin, reach: access.Fleet,
-				page: s.unpinTool, confirm: true},
-			{method: get, pattern: device + "/activity", role: viewer, reach: access.Device, page: s.showActivity},
-			{method: get, pattern: device + "/firmware", role: viewer, reach: access.Device, page: s.showFirmware},
-			{method: get, pattern: device + "/facts", role: viewer, reach: access.Device, page: s.showFacts},
-			{method: get, pattern: device + "/name", role: operator, reach: access.Device, page: s.showName},
-			{method: post, pattern: device + "/edit", role: operator, reach: access.Device, page: s.editDevice},
-			{method: post, pattern: device + "/hold", role: operator, reach: access.Device, page: s.holdDevice},
-			{method: post, pattern: device + "/release", role: operator, reach: access.Device, page: s.releaseDevice},
-			{method: post, pattern: device + "/approve", role: operator, reach: access.Device, page: s.approveDevice},
-			{method: post, pattern: device + "/reject", role: operator, reach: access.Device, page: s.rejectDevice},
-			{method: post, pattern: device + "/resolve-conflict", role: operator, reach: access.Device,
-				page: s.resolveConflict},
-			{method: post, pattern: device + "/retire", role: admin, reach: access.Device, page: s.retireDevice},
-
-			{method: get, pattern: ui.PathClaim, role: viewer, reach: access.List, page: s.showClaim},
-			{method: post, pattern: ui.PathClaim, role: operator, reach: access.Record, page: s.claimDevice},
-
-			{method: get, pattern: ui.PathCalls, role: viewer, reach: access.List, page: s.listCalls},
-			{method: get, pattern: ui.PathCallsExport, role: viewer, reach: access.List, raw: s.exportCalls,
-				wait: 2 * time.Minute, heavy: heavy.Export},
-			{method: get, pattern: aCall, role: viewer, reach: access.Record, page: s.showCall},
-			{method: post, pattern: aCall + "/interrupt", role: operator, reach: access.Record, page: s.interruptCall},
-			{method: post, pattern: aCall + "/cancel", role: operator, reach: access.Record, page: s.cancelCall},
-			{method: get, pattern: ui.PathConversations, role: viewer, reach: access.List, page: s.listConversations},
-			{method: get, pattern: ui.PathConversations + "/{conversation}", role: viewer, reach: access.Record,
-				page: s.showConversation},
-			{method: get, pattern: aCall + "/images/{n}", role: viewer, reach: access.Record, raw: s.sendCallImage},
-			{method: get, pattern: "/snapshots/{snapshot}", role: viewer, reach: access.Record, raw: s.sendSnapshot},
-
-			{method: get, pattern: ui.PathFanOuts, role: viewer, reach: access.List, page: s.listFanOuts},
-			{method: get, pattern: ui.PathFanOutNew, role: operator, reach: access.Audience, page: s.planFanOut,
-				heavy: heavy.Preview},
-			{method: post, pattern: ui.PathFanOuts, role: operator, reach: access.Audience, page: s.createFanOut,
-				heavy: heavy.Preview},
-			{method: get, pattern: fanOut, role: viewer, reach: access.Audience, page: s.showFanOut},
-			{method: get, pattern: fanOut + "/answers.csv", role: viewer, reach: access.Audience, raw: s.sendAnswers,
-				wait: 2 * time.Minute, heavy: heavy.Export},
-			{method: post, pattern: fanOut + "/cancel", role: operator, reach: access.Audience, page: s.cancelFanOut},
-
-			{method: get, pattern: ui.PathSettings, role: viewer, reach: access.Own, page: s.showSettings},
-			{method: post, pattern: ui.PathSettings + "/tokens", role: admin, reach: access.Fleet,
-				page: s.createToken, confirm: true},
-			{method: post, pattern: ui.PathSettings + "/tokens/{token}/revoke", role: admin, reach: access.Fleet,
-				page: s.revokeToken, confirm: true},
-		})
+		{Method: get, Pattern: ui.PathHome, Role: viewer, Reach: access.List, Page: s.showOverview},
+		{Method: get, Pattern: ui.PathHelp, Role: viewer, Reach: access.Own, Page: s.showHelp},
+		{Method: get, Pattern: ui.PathStyleguide, Role: admin, Reach: access.Own, Page: s.showStyleguide},
+		{Method: post, Pattern: ui.PathEquivalent, Role: viewer, Reach: access.Own, Page: s.showEquivalent},
+		{Method: get, Pattern: ui.PathEvents, Role: viewer, Reach: access.List, Raw: s.streamEvents},
+	}
 }
 
 // Routes adds the pages, their assets, and the response for unknown addresses.
@@ -147,35 +68,35 @@ func (s *Server) pages(r chi.Router) {
 		s.withViewer)
 	table := s.table()
 	for _, t := range table {
-		if !t.reach.Valid() {
-			panic("the route " + t.method + " " + t.pattern + " declares no reach")
+		if !t.Reach.Valid() {
+			panic("the route " + t.Method + " " + t.Pattern + " declares no reach")
 		}
-		r.Method(t.method, t.pattern, s.admit(t, s.paced(t, limited(t, s.confirming(t, s.answerer(t))))))
+		r.Method(t.Method, t.Pattern, s.admit(t, s.paced(t, limited(t, s.confirming(t, s.answerer(t))))))
 	}
 	s.leadToForms(r, table)
 	r.NotFound(s.notFound)
 	r.MethodNotAllowed(s.methodNotAllowed)
 }
 
-func (s *Server) answerer(t route) http.HandlerFunc {
-	if t.raw != nil {
-		return t.raw
+func (s *Server) answerer(t pages.Route) http.HandlerFunc {
+	if t.Raw != nil {
+		return t.Raw
 	}
-	return s.serve(t.page)
+	return s.Serve(t.Page)
 }
 
 // paced limits a route's heavy work to its viewer's share, before the body of the request is read.
-func (s *Server) paced(t route, next http.HandlerFunc) http.HandlerFunc {
-	if !t.heavy.Valid() {
-		panic("the route " + t.method + " " + t.pattern + " declares work that is not known")
+func (s *Server) paced(t pages.Route, next http.HandlerFunc) http.HandlerFunc {
+	if !t.Heavy.Valid() {
+		panic("the route " + t.Method + " " + t.Pattern + " declares work that is not known")
 	}
-	if t.heavy == heavy.None {
+	if t.Heavy == heavy.None {
 		return next
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
-		done, err := s.Heavy.Begin(r.Context(), viewerOf(r.Context()).actor(), t.heavy)
+		done, err := s.Heavy.Begin(r.Context(), pages.ViewerOf(r.Context()).Actor(), t.Heavy)
 		if err != nil {
-			s.fail(w, r, err)
+			s.Fail(w, r, err)
 			return
 		}
 		defer done()
@@ -184,15 +105,15 @@ func (s *Server) paced(t route, next http.HandlerFunc) http.HandlerFunc {
 }
 
 // limited holds a request to the size and time of its route.
-func limited(t route, next http.HandlerFunc) http.HandlerFunc {
-	limit := t.body
+func limited(t pages.Route, next http.HandlerFunc) http.HandlerFunc {
+	limit := t.Body
 	if limit == 0 {
-		limit = formBytes
+		limit = pages.FormBytes
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, limit)
-		if t.wait > 0 {
-			request.Extend(w, time.Minute, t.wait)
+		if t.Wait > 0 {
+			request.Extend(w, time.Minute, t.Wait)
 		}
 		next(w, r)
 	}
@@ -205,7 +126,7 @@ func (s *Server) refuseCrossOrigin(public *url.URL) func(http.Handler) http.Hand
 	if err := p.AddTrustedOrigin(public.Scheme + "://" + public.Host); err != nil {
 		s.Log.Warn("public URL not trusted as an origin", "err", err)
 	}
-	p.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errCrossOrigin) }))
+	p.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.Fail(w, r, errCrossOrigin) }))
 	return p.Handler
 }
 
@@ -229,12 +150,12 @@ func forOAuth(path string) bool {
 // readsPages reports whether the request came from a browser, which lists HTML in Accept, or from
 // htmx. Programs accept JSON, or anything.
 func readsPages(r *http.Request) bool {
-	return strings.Contains(r.Header.Get("Accept"), "html") || fromHTMX(r)
+	return strings.Contains(r.Header.Get("Accept"), "html") || pages.FromHTMX(r)
 }
 
 // anyPage is the route of an address without a page: any signed-in operator may learn that it does
 // not exist.
-var anyPage = route{role: fleet.RoleViewer, reach: access.Own}
+var anyPage = pages.Route{Role: fleet.RoleViewer, Reach: access.Own}
 
 // notFound sends people a page, visitors without a session the sign-in, and devices and programs
 // JSON.
@@ -243,7 +164,7 @@ func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 		noSuchAddress(w, r)
 		return
 	}
-	s.admit(anyPage, func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errNoPage) })(w, r)
+	s.admit(anyPage, func(w http.ResponseWriter, r *http.Request) { s.Fail(w, r, pages.ErrNoPage) })(w, r)
 }
 
 // methodNotAllowed does not redirect devices to the sign-in: their addresses are secrets, and the
@@ -254,8 +175,8 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.admit(anyPage, func(w http.ResponseWriter, r *http.Request) {
-		page := ui.Failure(inLanguage(r.Context()), http.StatusMethodNotAllowed, "method_not_allowed", "")
-		s.render(w, r, answer{status: http.StatusMethodNotAllowed, page: page.Page(), whole: true})
+		page := ui.Failure(pages.InLanguage(r.Context()), http.StatusMethodNotAllowed, "method_not_allowed", "")
+		s.Render(w, r, pages.Answer{Status: http.StatusMethodNotAllowed, Page: page.Page(), Whole: true})
 	})(w, r)
 }
 
@@ -272,4 +193,22 @@ func protectBrowsers(next http.Handler) http.Handler {
 		h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), serial=()")
 		next.ServeHTTP(w, r)
 	})
+}
+
+var errCrossOrigin = fleet.Refuse(fleet.ErrForbidden, "cross_origin")
+
+// noSuchAddress responds to a program that requested an address without a page. OAuth clients show
+// error_description to their user.
+func noSuchAddress(w http.ResponseWriter, r *http.Request) {
+	e := fleet.Refuse(fleet.ErrNotFound, "no_address", "path", request.Redact(r.URL.Path))
+	body := map[string]any{"title": http.StatusText(http.StatusNotFound), "status": http.StatusNotFound}
+	if forOAuth(r.URL.Path) {
+		e = fleet.Refuse(fleet.ErrNotFound, "no_authorization_server")
+		body["error"], body["error_description"] = "invalid_request", i18n.ErrorDetail(e)
+	}
+	body["code"], body["detail"] = e.Code, i18n.ErrorDetail(e)
+	data, _ := json.Marshal(body) // only texts and a number
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(http.StatusNotFound)
+	_, _ = w.Write(data) // the client may have gone
 }

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"unicode"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
@@ -16,42 +15,43 @@ import (
 	"fleetd/fleet/attempts"
 	"fleetd/fleet/operator"
 	"fleetd/web/access"
+	"fleetd/web/console/pages"
 	"fleetd/web/request"
 	"fleetd/web/ui"
 )
 
-func (s *Server) showSignIn(r *http.Request) (answer, error) {
-	next := localPath(r.URL.Query().Get("next"))
-	if viewerOf(r.Context()).operator != nil {
-		return goTo(next)
+func (s *Server) showSignIn(r *http.Request) (pages.Answer, error) {
+	next := pages.LocalPath(r.URL.Query().Get("next"))
+	if pages.ViewerOf(r.Context()).Operator != nil {
+		return pages.GoTo(next)
 	}
-	return show(ui.SignInPage{Next: next}.Page())
+	return pages.Show(ui.SignInPage{Next: next}.Page())
 }
 
 func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimSpace(r.PostFormValue("name"))
-	page := ui.SignInPage{Next: localPath(r.PostFormValue("next")), Name: name}
+	page := ui.SignInPage{Next: pages.LocalPath(r.PostFormValue("next")), Name: name}
 	try, err := s.signInTry(r, name)
 	if err != nil {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return
 	}
 	keys := try.Keys()
 	if !s.Attempts.Begin(keys...) {
 		page.Slow = true
 		w.Header().Set("Retry-After", "60")
-		s.render(w, r, answer{status: http.StatusTooManyRequests, page: page.Page(), whole: true})
+		s.Render(w, r, pages.Answer{Status: http.StatusTooManyRequests, Page: page.Page(), Whole: true})
 		return
 	}
 	o, err := s.Operators.SignIn(r.Context(), name, r.PostFormValue("password"))
 	if errors.Is(err, fleet.ErrForbidden) {
 		s.Log.Warn("sign-in refused", "name", fleet.CleanText(name, 60), "from", request.ClientIP(r))
 		if err := s.Attempts.Failed(r.Context(), keys...); err != nil {
-			s.fail(w, r, err)
+			s.Fail(w, r, err)
 			return
 		}
 		page.Failed = true
-		s.render(w, r, answer{status: http.StatusUnprocessableEntity, page: page.Page(), whole: true})
+		s.Render(w, r, pages.Answer{Status: http.StatusUnprocessableEntity, Page: page.Page(), Whole: true})
 		return
 	}
 	if err == nil {
@@ -59,10 +59,10 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 		err = s.openSession(r, o)
 	}
 	if err != nil {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return
 	}
-	s.keepBrowser(w, r)
+	pages.KeepBrowser(w, r)
 	s.Log.Info("signed in", "operator", o.Name, "from", request.ClientIP(r))
 	http.Redirect(w, r, page.Next, http.StatusSeeOther)
 }
@@ -71,7 +71,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 // cookie.
 func (s *Server) signInTry(r *http.Request, name string) (attempts.Password, error) {
 	try := attempts.Password{Name: name, Address: request.ClientIP(r)}
-	known, err := s.Operators.KnownBrowser(r.Context(), cookie(r, s.browserCookie()))
+	known, err := s.Operators.KnownBrowser(r.Context(), pages.Cookie(r, s.browserCookie()))
 	if errors.Is(err, fleet.ErrNotFound) {
 		return try, nil
 	}
@@ -107,44 +107,44 @@ func (s *Server) checkPassword(ctx context.Context, o operator.Operator, passwor
 	return err
 }
 
-func (s *Server) signOut(r *http.Request) (answer, error) {
+func (s *Server) signOut(r *http.Request) (pages.Answer, error) {
 	session := s.sessions.Token(r.Context())
 	if err := s.closeLogin(r.Context()); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if err := s.sessions.Destroy(r.Context()); err != nil {
-		return answer{}, err
+		return pages.Answer{}, err
 	}
 	if session != "" {
 		s.streams.end(session)
 	}
-	return goTo(ui.PathSignIn)
+	return pages.GoTo(ui.PathSignIn)
 }
 
 // admit refuses requests without the role that the route requires. A visitor without a session
 // signs in and then returns to the page; the body of a POST is lost, and the response does not
 // disclose whether the page exists.
-func (s *Server) admit(t route, next http.HandlerFunc) http.HandlerFunc {
+func (s *Server) admit(t pages.Route, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		v := viewerOf(r.Context())
-		if t.role == "" {
+		v := pages.ViewerOf(r.Context())
+		if t.Role == "" {
 			next(w, r)
 			return
 		}
-		if v.operator == nil {
+		if v.Operator == nil {
 			askToSignIn(w, r)
 			return
 		}
-		role, err := s.roleFor(r, t, v.actor())
-		if err == nil && !role.Allows(t.role) {
+		role, err := s.roleFor(r, t, v.Actor())
+		if err == nil && !role.Allows(t.Role) {
 			err = fleet.Refuse(fleet.ErrForbidden, "forbidden.request", "request", r.Method+" "+r.URL.Path,
-				"need", t.role, "actor", v.operator.Name, "role", cmp.Or(role, fleet.RoleViewer))
+				"need", t.Role, "actor", v.Operator.Name, "role", cmp.Or(role, fleet.RoleViewer))
 		}
 		if err == nil {
-			err = consoleModels.Admit(v.actor(), r.Method+" "+r.URL.Path)
+			err = consoleModels.Admit(v.Actor(), r.Method+" "+r.URL.Path)
 		}
 		if err != nil {
-			s.fail(w, r, err)
+			s.Fail(w, r, err)
 			return
 		}
 		next(w, r)
@@ -153,15 +153,15 @@ func (s *Server) admit(t route, next http.HandlerFunc) http.HandlerFunc {
 
 // roleFor returns the viewer's role on what the route reaches: on the device or devices in the
 // address. A device hidden from the viewer is not found.
-func (s *Server) roleFor(r *http.Request, t route, p fleet.Principal) (fleet.Role, error) {
-	role := t.reach.RoleOf(p)
-	if p.Scope == nil || !role.Allows(t.role) {
+func (s *Server) roleFor(r *http.Request, t pages.Route, p fleet.Principal) (fleet.Role, error) {
+	role := t.Reach.RoleOf(p)
+	if p.Scope == nil || !role.Allows(t.Role) {
 		return role, nil
 	}
 	ctx := r.Context()
 	switch campaign, fanOut := chi.URLParam(r, "campaign"), chi.URLParam(r, "fanout"); {
-	case t.reach == access.Device:
-		id, err := deviceID(r)
+	case t.Reach == access.Device:
+		id, err := pages.DeviceID(r)
 		if err != nil {
 			return "", err
 		}
@@ -170,14 +170,14 @@ func (s *Server) roleFor(r *http.Request, t route, p fleet.Principal) (fleet.Rol
 			err = fleet.ErrNotFound
 		}
 		return p.RoleOn(d), err
-	case t.reach == access.Audience && campaign+fanOut != "":
+	case t.Reach == access.Audience && campaign+fanOut != "":
 		find := s.eventSources().FanOut
 		if campaign != "" {
 			find = s.eventSources().Campaign
 		}
 		id, err := uuid.Parse(campaign + fanOut)
 		if err != nil {
-			return "", errNoPage
+			return "", pages.ErrNoPage
 		}
 		return p.RoleOnAll(ctx, func(ctx context.Context) error { return find(ctx, id) })
 	}
@@ -186,7 +186,7 @@ func (s *Server) roleFor(r *http.Request, t route, p fleet.Principal) (fleet.Rol
 
 func askToSignIn(w http.ResponseWriter, r *http.Request) {
 	back := r.URL.RequestURI()
-	if fromHTMX(r) {
+	if pages.FromHTMX(r) {
 		if u, err := url.Parse(r.Header.Get("HX-Current-URL")); err == nil {
 			back = u.RequestURI()
 		}
@@ -194,13 +194,13 @@ func askToSignIn(w http.ResponseWriter, r *http.Request) {
 		back = ""
 	}
 	location := ui.PathSignIn
-	if back = localPath(back); back != ui.PathHome {
+	if back = pages.LocalPath(back); back != ui.PathHome {
 		location += "?" + url.Values{"next": {back}}.Encode()
 	}
 	switch {
 	case r.Header.Get("Accept") == "text/event-stream":
 		http.Error(w, "sign in first", http.StatusUnauthorized)
-	case fromHTMX(r):
+	case pages.FromHTMX(r):
 		w.Header().Set("HX-Redirect", location)
 		w.WriteHeader(http.StatusUnauthorized)
 	default:
@@ -208,16 +208,7 @@ func askToSignIn(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// localPath returns the path if it is one of the console, else the first page: a link with a
-// sign-in must not redirect to other sites.
-func localPath(path string) string {
-	u, err := url.Parse(path)
-	switch {
-	case err != nil, u.Scheme != "", u.Host != "", u.User != nil, u.Opaque != "",
-		!strings.HasPrefix(path, "/"), strings.HasPrefix(path, "//"),
-		strings.ContainsRune(path, '\\'), strings.ContainsFunc(path, unicode.IsControl),
-		strings.HasPrefix(u.Path, "//"), strings.HasPrefix(u.Path, ui.PathSignIn), strings.HasPrefix(u.Path, ui.PathSignOut):
-		return ui.PathHome
-	}
-	return path
-}
+var (
+	errOldPassword      = fleet.Refuse(fleet.ErrInvalid, "wrong_password")
+	errTooManyPasswords = fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.passwords")
+)

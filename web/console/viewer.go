@@ -1,19 +1,21 @@
 package console
 
 import (
-	"context"
 	"net/http"
 	"net/url"
 	"sync"
 	"time"
-	_ "time/tzdata" // small containers have no zone files
+	_ "time/tzdata"
 
 	"fleetd/fleet"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/origin"
+	"fleetd/web/console/pages"
 	"fleetd/web/i18n"
 	"fleetd/web/request"
 )
+
+// small containers have no zone files
 
 // Cookies with a browser's preferences. The script writes the zone.
 const (
@@ -21,38 +23,7 @@ const (
 	cookieTheme   = "fleetd_theme"
 	cookieDensity = "fleetd_density"
 	cookieZone    = "fleetd_zone"
-
-	cookieColumns = "fleetd_columns"
 )
-
-// A viewer is the reader of the page, with their preferences.
-type viewer struct {
-	operator *operator.Operator // nil before sign-in
-	login    operator.Login     // of the operator in this browser
-	lang     i18n.Lang
-	theme    string
-	density  string
-	zone     *time.Location
-
-	newBrowser string // set at a sign-in: the secret that the browser gets
-}
-
-// actor returns the viewer as the principal of calls and audit entries.
-func (v *viewer) actor() fleet.Principal {
-	if v.operator == nil {
-		return fleet.Principal{}
-	}
-	return v.operator.Principal()
-}
-
-type viewerKey struct{}
-
-func viewerOf(ctx context.Context) *viewer {
-	if v, ok := ctx.Value(viewerKey{}).(*viewer); ok {
-		return v
-	}
-	return &viewer{lang: i18n.English, zone: time.UTC}
-}
 
 // withViewer identifies the viewer. An operator who was disabled, whose password has changed since,
 // or whose session was ended, is signed out with the next request.
@@ -63,12 +34,12 @@ func (s *Server) withViewer(next http.Handler) http.Handler {
 		if operator != nil && err == nil && r.Header.Get("Accept") != "text/event-stream" {
 			err = s.Operators.Seen(r.Context(), login, request.ClientIP(r))
 		}
-		v := &viewer{operator: operator, login: login, lang: language(w, r, operator),
-			theme: cookie(r, cookieTheme), density: cookie(r, cookieDensity), zone: zone(r)}
-		ctx := origin.With(context.WithValue(r.Context(), viewerKey{}, v), origin.FromRequest(r))
-		r = r.WithContext(fleet.WithScope(ctx, v.actor()))
+		v := &pages.Viewer{Operator: operator, Login: login, Lang: language(w, r, operator),
+			Theme: pages.Cookie(r, cookieTheme), Density: pages.Cookie(r, cookieDensity), Zone: zone(r)}
+		ctx := origin.With(pages.WithViewer(r.Context(), v), origin.FromRequest(r))
+		r = r.WithContext(fleet.WithScope(ctx, v.Actor()))
 		if err != nil {
-			s.fail(w, r, err)
+			s.Fail(w, r, err)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -79,10 +50,10 @@ func (s *Server) withViewer(next http.Handler) http.Handler {
 // operator's choice, or the browser's preference, in this order.
 func language(w http.ResponseWriter, r *http.Request, operator *operator.Operator) i18n.Lang {
 	if asked := r.URL.Query().Get("lang"); known(asked) {
-		setPreference(w, r, cookieLang, asked)
+		pages.SetPreference(w, r, cookieLang, asked)
 		return i18n.Lang(asked)
 	}
-	choice := cookie(r, cookieLang)
+	choice := pages.Cookie(r, cookieLang)
 	if operator != nil && !known(choice) {
 		choice = operator.Locale
 	}
@@ -103,7 +74,7 @@ var zones sync.Map
 
 // zone returns the browser's time zone; the very first page is in UTC.
 func zone(r *http.Request) *time.Location {
-	name, err := url.QueryUnescape(cookie(r, cookieZone))
+	name, err := url.QueryUnescape(pages.Cookie(r, cookieZone))
 	if err != nil || len(name) > 64 || name == "Local" {
 		return time.UTC
 	}
@@ -116,17 +87,4 @@ func zone(r *http.Request) *time.Location {
 	}
 	zones.Store(name, z) // only existing names: a few hundred
 	return z
-}
-
-func cookie(r *http.Request, name string) string {
-	c, err := r.Cookie(name)
-	if err != nil {
-		return ""
-	}
-	return c.Value
-}
-
-func setPreference(w http.ResponseWriter, r *http.Request, name, value string) {
-	http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: "/", MaxAge: 365 * 24 * 3600,
-		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: r.TLS != nil})
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"fleetd/cmd/fleetd/terminal"
-	"fleetd/web/console"
+	"fleetd/web/console/pages"
 
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
@@ -491,7 +491,7 @@ func (c *Config) publicHostname() string {
 // networkURL returns the address at which others could reach the server if it listened on the
 // network; "" if they can reach PublicURL, or if this machine has no network.
 func (c *Config) networkURL() string {
-	if !console.LocalOnly(c.PublicURL) {
+	if !pages.LocalOnly(c.PublicURL) {
 		return ""
 	}
 	host := reachableHost("")

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"io"
 
-	"fleetd/web/console"
+	"fleetd/web/console/pages"
 )
 
 // Greet prints where people and devices reach the server. It prints a generated
@@ -23,7 +23,7 @@ func (s *Server) Greet(w io.Writer) {
 			s.firstPassword)
 	}
 	fmt.Fprintf(w, "  OTA URL    %s/xiaozhi/ota/   (for the Wi-Fi page of a xiaozhi-esp32 board)\n", s.cfg.PublicURL)
-	if console.LocalOnly(s.cfg.PublicURL) {
+	if pages.LocalOnly(s.cfg.PublicURL) {
 		fmt.Fprintf(w, "             Boards cannot reach it: it is the address of this machine for itself. Start with %s", s.openToNetwork())
 	}
 	fmt.Fprintf(w, "  MQTT       %s\n", s.cfg.MQTTEndpoint)
