@@ -450,7 +450,7 @@
     if (e.key !== 'Escape') return
     const summary = $('details.menu[open] > summary, .act-button[open] > summary')
     closeMenus(null)
-    summary?.focus()
+    summary?.focus({ preventScroll: true })
   })
 
   document.addEventListener('click', e => {
