@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -119,6 +120,47 @@ func TestHealthLooksBack(t *testing.T) {
 		}
 		if shown != want {
 			t.Errorf("range %q shows %q, want %q", asked, shown, want)
+		}
+	}
+}
+
+// The address has two times: the charts show what was then, in the zone of the viewer.
+func TestHealthBetweenTimes(t *testing.T) {
+	c := newConsole(t)
+	c.enrolUnit()
+	c.notify("telemetry", heartbeat(""))
+	b := c.as(fleet.RoleViewer)
+	get := func(from, to string) *page {
+		return b.get("/devices/a085e3112233/health?" + url.Values{"from": {from}, "to": {to}, "range": {"7d"}}.Encode())
+	}
+	now := time.Now().UTC()
+	at := func(back time.Duration) string { return now.Add(-back).Format(time.RFC3339) }
+	span := func(p *page) time.Duration {
+		for _, area := range p.wantStatus(200).find("svg[data-zoom=/devices/a085e3112233/health]") {
+			from, err1 := strconv.ParseInt(attribute(area, "data-from"), 10, 64)
+			to, err2 := strconv.ParseInt(attribute(area, "data-to"), 10, 64)
+			if err1 != nil || err2 != nil {
+				t.Fatalf("the chart has the times %q and %q", attribute(area, "data-from"), attribute(area, "data-to"))
+			}
+			return time.Duration(to-from) * time.Millisecond
+		}
+		return 0
+	}
+	if got := span(get(at(2*time.Hour), at(-time.Hour))); got.Round(time.Minute) != 2*time.Hour {
+		t.Errorf("two hours until later show %v, want until now", got)
+	}
+	if got := span(get(at(time.Minute), at(0))); got.Round(time.Minute) != 20*time.Minute {
+		t.Errorf("a minute shows %v, want 20 minutes", got)
+	}
+	get(at(50*time.Hour), at(48*time.Hour)).wantStatus(200).wantText("#trends", "The device reported nothing in this period")
+	for _, tt := range []struct{ from, to string }{
+		{"soon", at(0)}, {at(time.Hour), "'"}, {at(time.Hour), at(3 * time.Hour)}, {at(1000 * 24 * time.Hour), at(0)},
+		{"9999-12-31T23:59:59Z", ""}, {"0001-01-01T00:00:00Z", "0001-01-02T00:00:00Z"},
+	} {
+		if p := get(tt.from, tt.to); p.status != 422 && p.status != 200 {
+			t.Errorf("from %q to %q has the status %d", tt.from, tt.to, p.status)
+		} else if p.status == 200 && !strings.HasPrefix(tt.from, "0001") && span(p) > 0 {
+			t.Errorf("from %q to %q shows charts", tt.from, tt.to)
 		}
 	}
 }

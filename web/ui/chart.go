@@ -18,12 +18,16 @@ type trend struct {
 	desc            string // description for screen readers
 	axis            axis
 	span            timeSpan
+	zoom            string        // page that shows the time below a drag; "" for none
 	reach           time.Duration // more distant readings are not joined
 	lines           []trendLine
 	bars            bool // the first line is drawn as bars, one per reading
 	readings        []reading
 	marks           []time.Time // restarts
 }
+
+// zoomScript shows the time below a drag over a chart.
+const zoomScript = "zoom.js"
 
 const (
 	plotWide = 1000

@@ -158,8 +158,11 @@ func (h DeviceHead) frame(ctx context.Context) head {
 		Crumbs: []link{{t(ctx, "nav.devices"), PathDevices}},
 		Events: EventsURL(ViewDevice, h.live()),
 	}
-	if h.Tab == "screen" {
+	switch h.Tab {
+	case "screen":
 		frame.Style = pictureStyle
+	case "health":
+		frame.Script = zoomScript
 	}
 	for _, tab := range deviceTabs {
 		if tab.tab == h.Tab && h.Tab != "" {

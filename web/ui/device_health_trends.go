@@ -13,16 +13,17 @@ import (
 // A HealthRange is a time span of the health page, in steps that a phone can still show as separate
 // points.
 type HealthRange struct {
-	Name       string
+	Name       string // "" for one that an operator chose
 	Span, Step time.Duration
+	To         time.Time // its end; zero: now
 }
 
 // HealthRanges are all ranges, shortest first.
 var HealthRanges = []HealthRange{
-	{"1h", time.Hour, telemetry.VitalsStep},
-	{"24h", 24 * time.Hour, 2 * telemetry.VitalsStep},
-	{"7d", 7 * 24 * time.Hour, time.Hour},
-	{"30d", 30 * 24 * time.Hour, 6 * time.Hour},
+	{Name: "1h", Span: time.Hour, Step: telemetry.VitalsStep},
+	{Name: "24h", Span: 24 * time.Hour, Step: 2 * telemetry.VitalsStep},
+	{Name: "7d", Span: 7 * 24 * time.Hour, Step: time.Hour},
+	{Name: "30d", Span: 30 * 24 * time.Hour, Step: 6 * time.Hour},
 }
 
 // ParseHealthRange returns the range with that name, or a default: a day, or an hour for a device
@@ -39,6 +40,29 @@ func ParseHealthRange(name string, age time.Duration) HealthRange {
 	return HealthRanges[1]
 }
 
+// leastHealthSpan is the shortest time that has a few points.
+const leastHealthSpan = 4 * telemetry.VitalsStep
+
+// ChosenHealthRange returns the range between two times, or the shortest one around a shorter time.
+// History that is older than some days has steps of an hour.
+func ChosenHealthRange(from, to, now time.Time) HealthRange {
+	if short := leastHealthSpan - to.Sub(from); short > 0 && !to.Before(from) {
+		from, to = from.Add(-short/2), earlier(to.Add(short/2), now)
+		from = earlier(from, to.Add(-leastHealthSpan))
+	}
+	r := HealthRange{Span: to.Sub(from), Step: HealthRanges[len(HealthRanges)-1].Step, To: to}
+	for _, named := range HealthRanges {
+		if r.Span <= named.Span*3/2 {
+			r.Step = named.Step
+			break
+		}
+	}
+	if now.Sub(from) > telemetry.VitalsStepsKept {
+		r.Step = max(r.Step, time.Hour)
+	}
+	return r
+}
+
 // HealthTrends is the health of a device over time.
 type HealthTrends struct {
 	Device    fleet.DeviceID
@@ -50,8 +74,19 @@ type HealthTrends struct {
 	Points    []telemetry.VitalsPoint // oldest first
 }
 
+func (v HealthTrends) path() string { return DevicePath(v.Device, "health") }
+
 func (v HealthTrends) rangeURL(r HealthRange) string {
-	return DevicePath(v.Device, "health") + "?" + url.Values{"range": {r.Name}}.Encode()
+	return v.path() + "?" + url.Values{"range": {r.Name}}.Encode()
+}
+
+// chosen returns the times of a range that an operator chose, for the fields.
+func (v HealthTrends) chosen(ctx context.Context) (from, to string) {
+	if v.Range.Name != "" {
+		return "", ""
+	}
+	s, zone := v.span(), page(ctx).Zone
+	return s.from.In(zone).Format(localMinute), s.to.In(zone).Format(localMinute)
 }
 
 func (v HealthTrends) span() timeSpan { return timeSpan{v.To.Add(-v.Range.Span), v.To} }
@@ -104,7 +139,7 @@ func (v HealthTrends) restarts() (all []time.Time) {
 // trend returns the common part of the page's charts; values returns the values of a point, text
 // its description.
 func (v HealthTrends) trend(id, title, unit string, values func(i int) []float64, text func(i int) string) trend {
-	c := trend{id: "trend-" + id, title: title, unit: unit, span: v.span(), reach: v.reach(), marks: v.restarts()}
+	c := trend{id: "trend-" + id, title: title, unit: unit, span: v.span(), zoom: v.path(), reach: v.reach(), marks: v.restarts()}
 	for i := range v.Points {
 		c.readings = append(c.readings, reading{at: v.at(i), values: values(i), text: text(i)})
 	}

@@ -38,6 +38,31 @@ test('a device reports its health', options, async () => {
   assert.deepEqual(page.errors, []);
 });
 
+test('a drag over a chart shows that time, and the range is in the address', options, async () => {
+  await eventually('a chart', async () => {
+    await page.goto(`${device}/health?range=1h`);
+    return await page.locator('#trends .trend-area').count() > 0;
+  });
+  const area = page.locator('#trends .trend-area').first(), from = Number(await area.getAttribute('data-from')), to = Number(await area.getAttribute('data-to'));
+  await area.scrollIntoViewIfNeeded();
+  const box = await area.boundingBox(), at = share => [box.x + share * box.width, box.y + box.height / 2];
+  await page.mouse.move(...at(0.5));
+  await page.mouse.down();
+  await page.mouse.move(...at(0.999));
+  await page.mouse.up();
+  await page.waitForURL(/\/health\?from=/);
+  const shown = await page.locator('#trends .trend-area').first().evaluate(a => a.dataset.to - a.dataset.from);
+  assert.ok(Math.abs(shown - (to - from) / 2) < 60_000, `it shows ${shown} ms`);
+  assert.match(await page.inputValue('#trends input[name=from]'), /^\d{4}-\d\d-\d\d \d\d:\d\d$/);
+  assert.equal(await page.locator('#trends .trend-ranges [aria-current=true]').count(), 0);
+  await page.click('#trends .trend-chosen button.btn-primary'); // the same times, from the fields
+  await page.waitForURL(/from=\d{4}-\d\d-\d\d/);
+  assert.equal(await page.locator('#trends .trend-area').count() > 0, true);
+  await page.click('#trends .trend-ranges >> text=24 h');
+  await page.waitForURL(/range=24h$/);
+  assert.deepEqual(page.errors, []);
+});
+
 test('a configuration is read, refused, and applied on trial', options, async () => {
   await page.goto(`${device}/configuration`);
   await page.click('#configuration form[action$="/config/read"] button');

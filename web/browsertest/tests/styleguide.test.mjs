@@ -111,13 +111,13 @@ test('the field for a time has a month, a clock and presets', async () => {
 test('a drag over a chart shows the time below it', async () => {
   const page = await newPage(browser, fleetd.url, { storageState: session });
   await page.goto('/styleguide');
-  const area = page.locator('.trend-area[data-from]'), from = Number(await area.getAttribute('data-from')), to = Number(await area.getAttribute('data-to'));
+  const area = page.locator('.trend-area[data-zoom="/dashboards"]'), from = Number(await area.getAttribute('data-from')), to = Number(await area.getAttribute('data-to'));
   await area.scrollIntoViewIfNeeded();
   const box = await area.boundingBox(), at = share => [box.x + share * box.width, box.y + box.height / 2];
   await page.mouse.move(...at(0.25));
   await page.mouse.down();
   await page.mouse.move(...at(0.5));
-  assert.equal(await page.locator('.dash-zoom').count(), 1);
+  assert.equal(await page.locator('.trend-zoom').count(), 1);
   await page.keyboard.press('Escape');
   await page.mouse.up();
   assert.equal(new URL(page.url()).pathname, '/styleguide');

@@ -71,9 +71,29 @@ func (s *Server) healthPage(r *http.Request, d fleet.Device) (page ui.HealthPage
 		return page, err
 	}
 	page.Jobs.Always = page.Vitals.Reports
-	page.Trends, err = s.healthTrends(ctx, d, page.Vitals, ui.ParseHealthRange(r.URL.Query().Get("range"),
-		s.Now().Sub(d.CreatedAt)))
+	shown, err := s.healthRange(r, d)
+	if err != nil {
+		return page, err
+	}
+	page.Trends, err = s.healthTrends(ctx, d, page.Vitals, shown)
 	return page, err
+}
+
+// healthRange returns the time that the address asks for: a named range up to now, or two times.
+func (s *Server) healthRange(r *http.Request, d fleet.Device) (ui.HealthRange, error) {
+	q, now, zone := r.URL.Query(), s.Now(), pages.ViewerOf(r.Context()).Zone
+	from, err := pages.FormMoment(q, "from", zone)
+	if err != nil || from == nil {
+		return ui.ParseHealthRange(q.Get("range"), now.Sub(d.CreatedAt)), err
+	}
+	to, err := pages.FormMoment(q, "to", zone)
+	switch {
+	case err != nil:
+		return ui.HealthRange{}, err
+	case to == nil || to.After(now):
+		to = &now
+	}
+	return ui.ChosenHealthRange(*from, *to, now), nil
 }
 
 // deviceVitals returns the latest report of the device.
@@ -133,6 +153,9 @@ func (s *Server) healthTrends(ctx context.Context, d fleet.Device, v ui.DeviceVi
 	ui.HealthTrends, error) {
 	trends := ui.HealthTrends{Device: v.Device, Shown: v.Reports, Range: shown, First: d.CreatedAt, To: s.Now(),
 		Heartbeat: v.Heartbeat}
+	if !shown.To.IsZero() {
+		trends.To = shown.To
+	}
 	if !v.Reports {
 		return trends, nil
 	}
@@ -141,7 +164,10 @@ func (s *Server) healthTrends(ctx context.Context, d fleet.Device, v ui.DeviceVi
 	if err != nil {
 		return trends, err
 	}
-	trends.Points = withLatest(points, v.Vitals, since, shown.Step)
+	if v.Vitals != nil && !v.Vitals.At.After(trends.To) {
+		points = withLatest(points, v.Vitals, since, shown.Step)
+	}
+	trends.Points = points
 	return trends, nil
 }
 
@@ -149,7 +175,7 @@ func (s *Server) healthTrends(ctx context.Context, d fleet.Device, v ui.DeviceVi
 // began.
 func withLatest(points []telemetry.VitalsPoint, latest *telemetry.Vitals, since time.Time,
 	step time.Duration) []telemetry.VitalsPoint {
-	if latest == nil || latest.At.Before(since) {
+	if latest.At.Before(since) {
 		return points
 	}
 	p := telemetry.VitalsPoint{At: latest.At, Beats: 1, HeapFree: latest.HeapFree, HeapMin: latest.HeapMin,

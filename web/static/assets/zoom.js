@@ -1,5 +1,4 @@
-// A drag over a chart of the dashboards shows the time below the drag, in all charts. The form does the same without this
-// file.
+// A drag over a chart shows the time below the drag, in all charts of the page. A form does the same without this file.
 (() => {
   'use strict'
   const leastShare = 0.02 // of the width: less is a click
@@ -16,7 +15,7 @@
   }
 
   document.addEventListener('pointerdown', e => {
-    const area = e.target.closest?.('.trend-area[data-from]')
+    const area = e.target.closest?.('.trend-area[data-zoom]')
     end()
     if (area && e.button === 0 && e.pointerType !== 'touch') drag = { area, from: shareAt(area, e.clientX), to: 0, mark: null }
   })
@@ -27,7 +26,7 @@
     if (!drag.mark && Math.abs(drag.to - drag.from) < leastShare) return
     if (!drag.mark) {
       drag.mark = document.createElementNS('http://www.w3.org/2000/svg', 'rect')
-      drag.mark.setAttribute('class', 'dash-zoom')
+      drag.mark.setAttribute('class', 'trend-zoom')
       drag.mark.setAttribute('height', '100%')
       drag.area.append(drag.mark)
     }
@@ -39,16 +38,16 @@
     if (!drag?.mark) return end()
     const begin = Number(drag.area.dataset.from), length = Number(drag.area.dataset.to) - begin
     const moment = share => new Date(begin + Math.round(share * length)).toISOString()
-    const query = new URLSearchParams(location.search)
+    const { zoom } = drag.area.dataset, query = new URLSearchParams(location.search)
     query.delete('range')
     query.set('from', moment(Math.min(drag.from, drag.to)))
     query.set('to', moment(Math.max(drag.from, drag.to)))
     document.addEventListener('click', e => e.preventDefault(), { capture: true, once: true }) // of a link below the pointer
     end()
-    location.assign('/dashboards?' + query)
+    location.assign(zoom + '?' + query)
   })
 
   for (const name of ['pointercancel', 'blur']) addEventListener(name, end)
   document.addEventListener('keydown', e => { if (e.key === 'Escape') end() })
-  document.addEventListener('dragstart', e => { if (e.target.closest?.('.trend-area[data-from]')) e.preventDefault() })
+  document.addEventListener('dragstart', e => { if (e.target.closest?.('.trend-area[data-zoom]')) e.preventDefault() })
 })()
