@@ -10,6 +10,8 @@ import { chromium } from 'playwright-core';
 
 export const password = 'browser-test-password';
 
+const program = process.env.FLEETD_BIN ?? new URL('../../bin/fleetd', import.meta.url).pathname;
+
 // An address of this machine that no other test uses: all of 127.0.0.0/8 is loopback.
 const below = n => 1 + Math.floor((n - 1) * Math.random());
 const freeHost = () => `127.${below(255)}.${below(255)}.${below(255)}`;
@@ -32,8 +34,7 @@ export async function startFleetd(devices, ...flags) {
   const dir = await mkdtemp(join(tmpdir(), 'fleetd-browser-'));
   const host = freeHost();
   const url = `http://${host}:8080`;
-  const bin = process.env.FLEETD_BIN ?? new URL('../../bin/fleetd', import.meta.url).pathname;
-  const launch = () => spawn(bin, ['serve', '--data-dir', join(dir, 'data'), '--http-addr', `${host}:8080`, '--mqtt-addr', `${host}:1883`,
+  const launch = () => spawn(program, ['serve', '--data-dir', join(dir, 'data'), '--http-addr', `${host}:8080`, '--mqtt-addr', `${host}:1883`,
     '--admin-addr', `${host}:9464`, '--enrolment', 'open', '--demo', String(devices), '--admin-password', password, ...flags]);
   let output = '', child, ended;
   const start = async () => {
@@ -69,6 +70,20 @@ export async function startFleetd(devices, ...flags) {
       const code = await ended;
       await rm(dir, { recursive: true, force: true });
       if (code !== 0) throw new Error(`fleetd ended with ${code}:\n${output}`);
+    },
+  };
+}
+
+/** Runs simulated devices against a server, in a process of their own. */
+export function startSim(url, devices, firstMac, ...flags) {
+  const child = spawn(program, ['sim', '--ota-url', `${url}/xiaozhi/ota/`, '--devices', String(devices), '--first-mac', firstMac,
+    '--boards', 'esp-box-3', ...flags], { stdio: 'ignore' });
+  const ended = new Promise(resolve => child.on('exit', resolve));
+  return {
+    /** Ends all devices at once; none disconnects cleanly. */
+    async cut() {
+      child.kill('SIGKILL');
+      await ended;
     },
   };
 }
@@ -162,6 +177,25 @@ export async function newSession(browser, url, word = password) {
   await page.context().close();
   return session;
 }
+
+/** Makes a token for programs on the page of settings. */
+export async function newToken(page, role = 'admin') {
+  await page.goto('/settings');
+  await page.click('summary:has-text("Create a token")');
+  const form = page.locator('form[action="/settings/tokens"]');
+  await form.locator('input[name=name]').fill(`program-${role}`);
+  await form.locator(`input[name=role][value=${role}]`).check();
+  await form.locator('.btn-primary').click();
+  return page.locator('.copyline code').first().textContent();
+}
+
+/** Returns a function that makes requests of the REST API with a token, or with another one that by names. */
+export const restWith = (url, token) => async (method, path, body, by = token) => {
+  const response = await fetch(`${url}/api/v1${path}`, { method, body: body && JSON.stringify(body),
+    headers: { Authorization: `Bearer ${by}`, 'Content-Type': 'application/json' } });
+  if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${await response.text()}`);
+  return response.status === 204 ? null : response.json();
+};
 
 /** Waits until check returns a true value. */
 export async function eventually(what, check, ms = hangs) {

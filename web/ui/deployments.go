@@ -8,6 +8,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
 )
 
@@ -188,12 +189,38 @@ func (v DeploymentView) verdict(ctx context.Context) string {
 	return t(ctx, "campaign.verdict."+string(d.State), args...)
 }
 
+// waitsFor returns what the device waits for, as part of a message's key. The engine says that a device awaits its boot
+// poll also if the plan leaves the mode open; such a device is notified when it connects, too.
+func (v DeploymentView) waitsFor() string {
+	if v.BlockReason == campaign.BlockAwaitsPoll && v.Campaign.Plan.Mode == firmware.ModeAuto {
+		return "awaits_device"
+	}
+	return string(v.BlockReason)
+}
+
 // waits returns the reason why a device has not been notified yet.
 func (v DeploymentView) waits(ctx context.Context) string {
-	if key := "campaign.hinder." + string(v.BlockReason); v.BlockReason != "" && i18n.Has(key) {
+	if key := "campaign.hinder." + v.waitsFor(); v.BlockReason != "" && i18n.Has(key) {
 		return t(ctx, key)
 	}
 	return ""
+}
+
+// advice returns what an operator can do about a device that is not being updated, or "".
+func (v DeploymentView) advice(ctx context.Context) string {
+	key := ""
+	switch d := v.Deployment; {
+	case d.State == campaign.DeploymentSkipped:
+		key = "campaign.advice.skip." + string(d.Skip)
+	case d.State.Failed():
+		key = "campaign.advice.class." + string(d.Class)
+	case !d.State.Final():
+		key = "campaign.advice.hinder." + v.waitsFor()
+	}
+	if !v.CanAct || !i18n.Has(key) {
+		return ""
+	}
+	return t(ctx, key)
 }
 
 // A deploymentStep is one entry of the timeline.

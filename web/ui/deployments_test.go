@@ -105,3 +105,41 @@ func TestAcceptedOnCallPage(t *testing.T) {
 		}
 	}
 }
+
+// A device that is not updated is shown with the reason, and with what an operator can do. Of a plan that leaves the
+// mode open, a device that is away needs no boot: it is notified when it connects.
+func TestAdvice(t *testing.T) {
+	ctx := WithPage(t.Context(), Page{Lang: i18n.English})
+	in := func(d campaign.Deployment, h campaign.BlockReason, m firmware.DispatchMode) DeploymentView {
+		return DeploymentView{Campaign: campaign.Campaign{Plan: campaign.Plan{Mode: m}}, Deployment: d, BlockReason: h,
+			CanAct: true}
+	}
+	queued := campaign.Deployment{State: campaign.DeploymentQueued}
+	for _, tt := range []struct {
+		view          DeploymentView
+		waits, advice string
+	}{
+		{in(queued, campaign.BlockAwaitsPoll, firmware.ModeAuto),
+			"The device is offline or has no upgrade tool. It gets the image when it connects or boots.",
+			"Check its power and network. If it is online, restart it."},
+		{in(queued, campaign.BlockAwaitsPoll, firmware.ModePull),
+			"Waiting for the device’s next boot, when it is offered the image.",
+			"Restart the device, or press “Pull now” on the campaign’s page."},
+		{in(queued, campaign.BlockWindow, firmware.ModeAuto), "Waiting for its window to open.", ""},
+		{in(queued, campaign.BlockNone, firmware.ModeAuto), "", ""},
+		{in(campaign.Deployment{State: campaign.DeploymentSkipped, Skip: firmware.SkipHeld}, "", firmware.ModeAuto), "",
+			"Press “End hold” on the device’s page, then update it from there."},
+		{in(campaign.Deployment{State: campaign.DeploymentRejected, Class: campaign.FailureRejected}, "", firmware.ModeAuto),
+			"", "Remove the cause that the device reports, then press “Try again”."},
+		{in(campaign.Deployment{State: campaign.DeploymentSucceeded}, "", firmware.ModeAuto), "", ""},
+	} {
+		d := tt.view.Deployment
+		if waits, advice := tt.view.waits(ctx), tt.view.advice(ctx); waits != tt.waits || advice != tt.advice {
+			t.Errorf("%s %s: %q, %q", d.State, tt.view.BlockReason, waits, advice)
+		}
+		tt.view.CanAct = false
+		if advice := tt.view.advice(ctx); advice != "" {
+			t.Errorf("%s: a viewer is advised: %q", d.State, advice)
+		}
+	}
+}

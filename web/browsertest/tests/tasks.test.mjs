@@ -2,14 +2,18 @@
 // words and keys are not clicks.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
+import { countClicks } from '../clicks.mjs';
 import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
 
-let fleetd, browser, session, page, id, clicks;
+let fleetd, browser, session, page, phone, id;
+const { click, reset, atMost, task } = countClicks(() => page);
+const onPhone = countClicks(() => phone);
 
 before(async () => {
   [fleetd, browser] = await Promise.all([startFleetd(4), startBrowser()]);
   session = await newSession(browser, fleetd.url);
   page = await newPage(browser, fleetd.url, { storageState: session });
+  phone = await newPage(browser, fleetd.url, { storageState: session, viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true });
   id = await eventually('a device that updates', async () => {
     await page.goto('/devices?q=board:esp-box-3+presence:online+tool:self.reboot+version%3C2.5');
     const link = page.locator('tbody tr a').first();
@@ -22,27 +26,12 @@ after(async () => {
   await fleetd?.stop();
 });
 
-async function click(what) {
-  clicks++;
-  await page.locator(what).first().click();
-}
-
 // jump opens a device's page by its id, with the keyboard.
 async function jump() {
   await page.keyboard.press('Control+k');
   await page.locator('#find input').fill(id);
   await page.keyboard.press('Enter');
   await page.waitForURL(`**/devices/${id}`);
-}
-
-function task(name, most, work) {
-  test(`${name} takes at most ${most} clicks`, async () => {
-    clicks = 0;
-    await page.goto('/');
-    await work();
-    assert.ok(clicks <= most, `it took ${clicks}`);
-    assert.deepEqual(page.errors, []);
-  });
 }
 
 task('finding a device', 2, async () => {
@@ -55,6 +44,18 @@ task('finding a device', 2, async () => {
   await eventually('one device listed', async () => await page.locator('tbody tr').count() === 1);
   await click('tbody tr a');
   await page.waitForURL(`**/devices/${id}`);
+});
+
+onPhone.task('finding a device on a phone', 3, async () => {
+  await onPhone.click(phone.getByRole('navigation', { name: 'Main' }).getByRole('link', { name: 'Devices' }));
+  await phone.waitForURL('**/devices');
+  await onPhone.click('#q');
+  await phone.keyboard.type(id.match(/../g).slice(-3).join(':'));
+  await phone.keyboard.press('Enter');
+  await phone.waitForURL(/q=/);
+  await eventually('one device listed', async () => await phone.locator('tbody tr').count() === 1);
+  await onPhone.click('tbody tr a');
+  await phone.waitForURL(`**/devices/${id}`);
 });
 
 task('setting the volume', 3, async () => {
@@ -95,6 +96,20 @@ test('an act is in the timeline at once, with its outcome', async () => {
   assert.equal(await page.locator('#new-pill:visible').count(), 0);
 });
 
+onPhone.task('rebooting it on a phone', 3, async () => {
+  await eventually('it is back', async () => /online/.test(await (await page.request.get(`/devices/${id}`)).text()));
+  await onPhone.click('.top a[href="/find"]');
+  await phone.locator('#find input').fill(id);
+  await phone.keyboard.press('Enter');
+  await phone.waitForURL(`**/devices/${id}`);
+  const restarts = () => phone.locator('#timeline li', { hasText: /Restart:\s+proven by its boot poll/ }).count();
+  const before = await restarts();
+  await onPhone.click('.quick-danger > summary');
+  await onPhone.click('.quick-danger .btn-danger');
+  await phone.waitForSelector('#result >> text=succeeded');
+  await eventually('the restart is in the timeline', async () => await restarts() > before);
+});
+
 task('updating one device', 3, async () => {
   await eventually('it is back', async () => /online/.test(await (await page.request.get(`/devices/${id}`)).text()));
   await jump();
@@ -103,7 +118,7 @@ task('updating one device', 3, async () => {
   await page.waitForURL(/\/campaigns\/[0-9a-f-]{36}$/);
 });
 
-// Updating a fleet is in campaigns.test.mjs.
+// Updating a fleet is in tasks_update.test.mjs.
 
 task('learning why a call failed', 2, async () => {
   const post = (tool, data) => page.request.post(`/devices/${id}/tools/${tool}`, { data, headers: {
@@ -132,7 +147,7 @@ test('the first board takes at most 5 clicks and a minute', async () => {
   try {
     page = await newPage(browser, strict.url, { storageState: await newSession(browser, strict.url) });
     const began = Date.now();
-    clicks = 0;
+    reset();
     await page.goto('/');
     await page.waitForSelector('#first-board >> text=/No board has asked/');
     // A code that is being typed outlives what the page reads meanwhile.
@@ -151,7 +166,7 @@ test('the first board takes at most 5 clicks and a minute', async () => {
     await click('main form button.btn-primary');
     await page.waitForSelector('h1 >> text=kitchen');
     assert.match(await page.locator('#device-head').innerText(), /home\/ground/);
-    assert.ok(clicks <= 5, `it took ${clicks}`);
+    atMost(5);
     assert.ok(Date.now() - began < 60_000, `it took ${Date.now() - began} ms`);
     assert.deepEqual(page.errors, []);
   } finally {
