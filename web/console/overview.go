@@ -45,11 +45,7 @@ func (s *Server) showOverview(r *http.Request) (pages.Answer, error) {
 		return err
 	})
 	parts.Go(func() (err error) {
-		page.Running, err = s.runningFanOuts(partsCtx)
-		return err
-	})
-	parts.Go(func() (err error) {
-		page.Campaigns, err = s.openCampaigns(partsCtx)
+		page.UnderWay, err = s.underWay(partsCtx)
 		return err
 	})
 	if err := parts.Wait(); err != nil {
@@ -116,6 +112,14 @@ func (s *Server) campaignNeeds(ctx context.Context) (needs []ui.CampaignNeed, er
 }
 
 // openCampaigns returns the open campaigns, newest first.
+func (s *Server) underWay(ctx context.Context) (now ui.UnderWay, err error) {
+	if now.FanOuts, err = s.runningFanOuts(ctx); err != nil {
+		return now, err
+	}
+	now.Campaigns, err = s.openCampaigns(ctx)
+	return now, err
+}
+
 func (s *Server) openCampaigns(ctx context.Context) ([]ui.CampaignRow, error) {
 	open, err := s.Campaigns.OpenCampaigns(ctx)
 	if err != nil {

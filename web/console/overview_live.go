@@ -20,32 +20,34 @@ func (v overviewView) Wants(e *fleet.Event) bool {
 		e.Kind == fleet.EventAlert || releases.OfCampaign(e)
 }
 
-func (v overviewView) Begin(context.Context) (pages.Updates, error) { return pages.Updates{}, nil }
+// Begin shows what changed while the page was on its way.
+func (v overviewView) Begin(ctx context.Context) (pages.Updates, error) {
+	return v.show(ctx, true, true, true)
+}
 
 func (v overviewView) Render(ctx context.Context, events []fleet.Event) (u pages.Updates, err error) {
-	devices, alerts := false, false
+	devices, alerts, underWay := false, false, false
 	for _, e := range events {
-		if e.Kind == fleet.EventAlert {
-			alerts = true
-			continue
-		}
-		if e.Kind != fleet.EventFanOut {
-			devices = true // or the pending decisions
-			continue
-		}
-		row, err := v.server.calls.FanOutRow(ctx, e.Subject)
-		if err != nil {
-			return u, err
-		}
-		u.Patches = append(u.Patches, row.Brief())
+		alerts = alerts || e.Kind == fleet.EventAlert
+		underWay = underWay || e.Kind == fleet.EventFanOut || releases.OfCampaign(&e)
+		devices = devices || e.Kind != fleet.EventFanOut && e.Kind != fleet.EventAlert // or the pending decisions
 	}
+	u, err = v.show(ctx, devices, alerts, underWay)
+	u.Later = devices || underWay // the store has it a moment after the event
+	return u, err
+}
+
+// show returns the parts of the page that changed.
+func (v overviewView) show(ctx context.Context, devices, alerts, underWay bool) (u pages.Updates, err error) {
 	if alerts {
 		u.Patches = append(u.Patches, v.server.record.AlertsNow(ctx).View())
 	}
-	for subject := range releases.Subjects(events) {
-		if err := v.campaign(ctx, subject, &u); err != nil {
+	if underWay {
+		now, err := v.server.underWay(ctx)
+		if err != nil {
 			return u, err
 		}
+		u.Patches = append(u.Patches, now.View())
 	}
 	if devices {
 		now, needs, err := v.server.fleetNow(ctx)
@@ -53,19 +55,8 @@ func (v overviewView) Render(ctx context.Context, events []fleet.Event) (u pages
 			return u, err
 		}
 		u.Patches = append(u.Patches, now.View(), needs.View())
-		u.Later = true // presence reaches the store a moment after the event
 	}
 	return u, nil
-}
-
-func (v overviewView) campaign(ctx context.Context, subject string, u *pages.Updates) error {
-	c, err := v.server.releases.CampaignOf(ctx, subject)
-	if err != nil {
-		return err
-	}
-	row, err := v.server.releases.CampaignRow(ctx, c)
-	u.Patches = append(u.Patches, row.Brief())
-	return err
 }
 
 func (s *Server) newOverviewView(*http.Request) (pages.View, error) { return overviewView{s}, nil }

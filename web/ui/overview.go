@@ -17,21 +17,28 @@ import (
 // An Overview is the first page: the health of the fleet, and the decisions that wait for an
 // operator. GET [PathHome].
 type Overview struct {
-	Fleet     int // devices in service; 0 shows how to add the first
-	Alerts    AlertsNow
-	Now       PresenceNow
-	Presence  []fleet.PresenceSample // the last 24 h, oldest first
-	Calls     []call.Bucket          // the last 24 h, oldest first
-	Step      time.Duration          // width of a bucket
-	From, To  time.Time              // span of the charts, with data or without
-	Versions  []fleet.DeviceCount    // of boards, largest first
-	Adoption  AdoptionChart          // the last 30 days
-	Needs     Attention
-	Running   []FanOutRow
-	Campaigns []CampaignRow // open campaigns
-	Setup     Setup
-	First     bool // no device has joined yet: the page shows Setup
+	Fleet    int // devices in service; 0 shows how to add the first
+	Alerts   AlertsNow
+	Now      PresenceNow
+	Presence []fleet.PresenceSample // the last 24 h, oldest first
+	Calls    []call.Bucket          // the last 24 h, oldest first
+	Step     time.Duration          // width of a bucket
+	From, To time.Time              // span of the charts, with data or without
+	Versions []fleet.DeviceCount    // of boards, largest first
+	Adoption AdoptionChart          // the last 30 days
+	Needs    Attention
+	UnderWay UnderWay
+	Setup    Setup
+	First    bool // no device has joined yet: the page shows Setup
 }
+
+// UnderWay is what changes many devices now; a live stream sends it as a patch.
+type UnderWay struct {
+	Campaigns []CampaignRow // open campaigns
+	FanOuts   []FanOutRow   // running bulk calls
+}
+
+func (v UnderWay) empty() bool { return len(v.Campaigns)+len(v.FanOuts) == 0 }
 
 // refresh returns after how many seconds the script fetches the page again: charts may wait, the
 // first device may not.

@@ -164,12 +164,12 @@ func overview(n int) templ.Component {
 	v.Versions = []fleet.DeviceCount{{Value: "2.4.2", Count: n - 60}, {Value: "2.4.1", Count: 41},
 		{Value: "2.3.0", Count: 18}, {Value: "", Count: 1}}
 	v.Needs = ui.Attention{Claims: 1, Approvals: 3, Holds: 2}
-	v.Running = []ui.FanOutRow{fanOutRow(call.FanOutRunning)}
+	v.UnderWay.FanOuts = []ui.FanOutRow{fanOutRow(call.FanOutRunning)}
 	running, gated := sampleBoard(campaign.Running, "Echo fix for the lobby 🦊", 412), sampleBoard(campaign.Paused,
 		hostile[2], 43)
 	for _, b := range []ui.CampaignBoard{running, gated} {
 		b.Campaign.ID = uuid.NewSHA1(uuid.Nil, []byte("campaign "+b.Campaign.State))
-		v.Campaigns = append(v.Campaigns, ui.CampaignRow{Campaign: b.Campaign, Version: "2.4.3", Waves: 3,
+		v.UnderWay.Campaigns = append(v.UnderWay.Campaigns, ui.CampaignRow{Campaign: b.Campaign, Version: "2.4.3", Waves: 3,
 			Tally: ui.NewCampaignTally(b.Progress.ByState)})
 		if n, ok := ui.NewCampaignNeed(b.Campaign); ok {
 			v.Needs.Campaigns = append(v.Needs.Campaigns, n)

@@ -96,7 +96,7 @@ test('an act is in the timeline at once, with its outcome', async () => {
   assert.equal(await page.locator('#new-pill:visible').count(), 0);
 });
 
-onPhone.task('rebooting it on a phone', 3, async () => {
+onPhone.task('rebooting it on a phone', 4, async () => {
   await eventually('it is back', async () => /online/.test(await (await page.request.get(`/devices/${id}`)).text()));
   await onPhone.click('.top a[href="/find"]');
   await phone.locator('#find input').fill(id);
@@ -104,6 +104,7 @@ onPhone.task('rebooting it on a phone', 3, async () => {
   await phone.waitForURL(`**/devices/${id}`);
   const restarts = () => phone.locator('#timeline li', { hasText: /Restart:\s+proven by its boot poll/ }).count();
   const before = await restarts();
+  await onPhone.click('.act-button summary');
   await onPhone.click('.quick-danger > summary');
   await onPhone.click('.quick-danger .btn-danger');
   await phone.waitForSelector('#result >> text=succeeded');

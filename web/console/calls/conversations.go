@@ -167,8 +167,16 @@ func (v *conversationsView) Wants(e *fleet.Event) bool {
 	return e.Kind == fleet.EventConversation && (v.filter.Device == "" || v.filter.Device == e.Device)
 }
 
-func (v *conversationsView) Begin(context.Context) (pages.Updates, error) {
-	return pages.Updates{}, nil
+func (v *conversationsView) Begin(ctx context.Context) (u pages.Updates, err error) {
+	found, err := v.server.Conversations.Conversations(ctx, v.filter)
+	if err != nil {
+		return u, err
+	}
+	rows, err := v.server.conversationRows(ctx, found.Items)
+	for _, row := range rows {
+		u.Patches = append(u.Patches, row.Row())
+	}
+	return u, err
 }
 
 func (v *conversationsView) Render(ctx context.Context, events []fleet.Event) (u pages.Updates, err error) {

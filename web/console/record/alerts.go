@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -336,7 +337,31 @@ func (v *alertsView) Wants(e *fleet.Event) bool {
 	return e.Kind == fleet.EventAlert && (v.only == uuid.Nil || e.Subject == v.only.String())
 }
 
-func (v *alertsView) Begin(context.Context) (pages.Updates, error) { return pages.Updates{}, nil }
+// Begin shows open alerts, and those that ended while the page was on its way.
+func (v *alertsView) Begin(ctx context.Context) (u pages.Updates, err error) {
+	by := pages.ViewerOf(ctx).Actor()
+	var all []alert.Alert
+	if v.only != uuid.Nil {
+		a, _, err := v.server.Alerts.Get(ctx, by, v.only)
+		if err != nil {
+			return u, pages.Unless(err, fleet.ErrNotFound)
+		}
+		all = append(all, a)
+	} else if !v.ended {
+		ended, err := v.server.Alerts.List(ctx, by, alert.Filter{Limit: pages.MaxRows, States: []alert.Status{alert.Ended}})
+		if err != nil {
+			return u, err
+		}
+		all = slices.DeleteFunc(ended.Items, func(a alert.Alert) bool {
+			return a.EndedAt == nil || a.EndedAt.Before(v.began.Add(-pages.Loading))
+		})
+		all = append(all, v.server.Alerts.Current(by)...)
+	}
+	for _, card := range AlertCards(ctx, all) {
+		u.Patches = append(u.Patches, card.View())
+	}
+	return u, nil
+}
 
 func (v *alertsView) Render(ctx context.Context, events []fleet.Event) (u pages.Updates, err error) {
 	for _, e := range events {

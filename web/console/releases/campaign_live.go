@@ -128,10 +128,12 @@ func (v *campaignListView) Begin(ctx context.Context) (u pages.Updates, err erro
 	if err != nil {
 		return u, err
 	}
-	for _, c := range found.Items {
+	rows, err := v.server.CampaignRows(ctx, found.Items)
+	for i, c := range found.Items {
 		v.rows[c.ID.String()] = true
+		u.Patches = append(u.Patches, rows[i].Row())
 	}
-	return u, nil
+	return u, err
 }
 
 func (v *campaignListView) Render(ctx context.Context, events []fleet.Event) (u pages.Updates, err error) {
