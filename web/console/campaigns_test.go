@@ -312,3 +312,21 @@ func TestBoardIsRedrawnAtABoundedRate(t *testing.T) {
 		t.Errorf("%d changes in %v redrew the head %d times, want at most %d", acts, took, drawn, limit)
 	}
 }
+
+// A page misses nothing that happens while it is on its way to the browser: its stream begins with
+// the present state. A campaign that ends leaves the overview, and a new one appears there.
+func TestLivePagesBeginWithTheState(t *testing.T) {
+	c := newConsole(t)
+	b := c.as(fleet.RoleOperator)
+	release := c.newRelease(b)
+	c.upgradable(2)
+	overview := b.stream("/events?view=overview")
+	overview.want("patch", `id="under-way"`, "hidden")
+	overview.want("patch", `id="presence-now"`)
+	at := b.post("/campaigns", plan(release, "do", "start")).wantRedirect("/campaigns/")
+	overview.want("patch", `id="under-way"`, at)
+	b.stream("/events?view=campaigns").want("patch", `id="campaign-`+strings.TrimPrefix(at, "/campaigns/")+`"`)
+	b.stream("/events?view=overview").want("patch", `id="under-way"`, at)
+	b.post(at+"/abort", url.Values{"confirm": {"2"}}).wantRedirect(at)
+	overview.want("patch", `id="under-way"`, "hidden")
+}
