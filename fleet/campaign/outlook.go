@@ -3,6 +3,7 @@ package campaign
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -148,50 +149,98 @@ func failed(latest []Deployment, d fleet.Device) (all []Deployment) {
 	return all
 }
 
-// blocked applies the engine's own rule to find what blocks a waiting deployment. It uses only
-// the rows and ignores the limits in the engine's memory.
+// blocked finds what blocks the waiting deployment of an outlook.
 func (s *Service) blocked(ctx context.Context, out *Outlook, d fleet.Device) error {
 	now, c, dep := s.o.Now(), *out.Campaign, *out.Deployment
-	var inv *fleet.Inventory
-	if d.InventoryID != "" {
-		var err error
-		if inv, err = s.o.Inventories.Inventory(ctx, d.InventoryID); err != nil && !errors.Is(err, fleet.ErrNotFound) {
-			return err
-		}
-	}
-	_, offers := inv.Tool(fleet.ToolUpgradeFirmware)
-	zone, need := s.zoneOf(d), ExpectedDuration(dep.ImageSize)
-	conflicts, err := s.o.Store.Conflicts(ctx, c.ID, []fleet.DeviceID{d.ID})
+	facts, err := s.blockFacts(ctx, c, []fleet.Device{d})
 	if err != nil {
 		return err
 	}
-	p, err := s.CampaignProgress(ctx, c.ID)
-	if err != nil {
-		return err
-	}
-	inFlight := 0
-	for st, n := range p.ByState {
-		if st.InFlight() {
-			inFlight += n
-		}
-	}
-	out.BlockReason, _ = Block(ReadySituation{Campaign: c.State, Paused: c.PauseReason, Wave: c.Wave, Deployment: dep,
-		Mode: c.Plan.Mode, PullNow: c.Plan.PullNow, WindowOpen: WindowOpen(c.Plan.Windows, zone, now, need),
-		Presence:   d.Presence,
-		OffersTool: offers, Confirmed: d.LastPoll != nil,
-		Talking: dep.Reason.Is(call.ReasonInConversation), Busy: activeElsewhere(conflicts), InFlight: inFlight,
-		MaxInFlight: c.Plan.MaxInFlight, PaceLeft: true, Room: true, Now: now})
-	out.Until = s.until(c, dep, out.BlockReason, zone, need, now)
+	out.BlockReason = facts.reason(dep, d)
+	out.Until = s.until(c, dep, out.BlockReason, s.zoneOf(d), ExpectedDuration(dep.ImageSize), now)
 	return nil
 }
 
-func activeElsewhere(conflicts []DeploymentConflict) bool {
-	for _, c := range conflicts {
-		if c.State.Active() {
-			return true
+// BlockReasons returns why those of a campaign's deployments that wait are not dispatched now, by
+// device.
+func (s *Service) BlockReasons(ctx context.Context, c Campaign, all []Deployment) (map[fleet.DeviceID]BlockReason,
+	error) {
+	waiting := make(map[fleet.DeviceID]Deployment)
+	for _, dep := range all {
+		if dep.State.Waiting() {
+			waiting[dep.Device] = dep
 		}
 	}
-	return false
+	reasons := make(map[fleet.DeviceID]BlockReason, len(waiting))
+	if len(waiting) == 0 {
+		return reasons, nil
+	}
+	devices, err := s.o.Devices.DevicesByID(ctx, slices.Sorted(maps.Keys(waiting)))
+	if err != nil {
+		return nil, err
+	}
+	facts, err := s.blockFacts(ctx, c, devices)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range devices {
+		reasons[d.ID] = facts.reason(waiting[d.ID], d)
+	}
+	return reasons, nil
+}
+
+// blockFacts are the facts that decide whether deployments of a campaign are dispatched.
+type blockFacts struct {
+	s        *Service
+	campaign Campaign
+	offers   map[string]bool // inventories with the tool for upgrades
+	busy     map[fleet.DeviceID]bool
+	inFlight int
+}
+
+func (s *Service) blockFacts(ctx context.Context, c Campaign, devices []fleet.Device) (blockFacts, error) {
+	f := blockFacts{s: s, campaign: c, offers: make(map[string]bool), busy: make(map[fleet.DeviceID]bool)}
+	ids := make([]fleet.DeviceID, len(devices))
+	for i, d := range devices {
+		ids[i] = d.ID
+		if _, known := f.offers[d.InventoryID]; known || d.InventoryID == "" {
+			continue
+		}
+		inv, err := s.o.Inventories.Inventory(ctx, d.InventoryID)
+		if err != nil && !errors.Is(err, fleet.ErrNotFound) {
+			return f, err
+		}
+		_, f.offers[d.InventoryID] = inv.Tool(fleet.ToolUpgradeFirmware)
+	}
+	conflicts, err := s.o.Store.Conflicts(ctx, c.ID, ids)
+	if err != nil {
+		return f, err
+	}
+	for _, conflict := range conflicts {
+		if conflict.State.Active() {
+			f.busy[conflict.Device] = true
+		}
+	}
+	p, err := s.CampaignProgress(ctx, c.ID)
+	for st, n := range p.ByState {
+		if st.InFlight() {
+			f.inFlight += n
+		}
+	}
+	return f, err
+}
+
+// reason applies the engine's own rule. It uses only the rows and ignores the limits in the
+// engine's memory.
+func (f blockFacts) reason(dep Deployment, d fleet.Device) BlockReason {
+	now, c := f.s.o.Now(), f.campaign
+	reason, _ := Block(ReadySituation{Campaign: c.State, Paused: c.PauseReason, Wave: c.Wave, Deployment: dep,
+		Mode: c.Plan.Mode, PullNow: c.Plan.PullNow,
+		WindowOpen: WindowOpen(c.Plan.Windows, f.s.zoneOf(d), now, ExpectedDuration(dep.ImageSize)), Presence: d.Presence,
+		OffersTool: f.offers[d.InventoryID], Confirmed: d.LastPoll != nil,
+		Talking: dep.Reason.Is(call.ReasonInConversation), Busy: f.busy[d.ID], InFlight: f.inFlight,
+		MaxInFlight: c.Plan.MaxInFlight, PaceLeft: true, Room: true, Now: now})
+	return reason
 }
 
 // zoneOf returns the device's time zone, or the fleet's.

@@ -330,3 +330,34 @@ func TestLivePagesBeginWithTheState(t *testing.T) {
 	b.post(at+"/abort", url.Values{"confirm": {"2"}}).wantRedirect(at)
 	overview.want("patch", `id="under-way"`, "hidden")
 }
+
+// The list of a campaign's devices says for each what it waits for, as its page does.
+func TestCampaignDevicesSayWhatTheyWaitFor(t *testing.T) {
+	c := newConsole(t)
+	b := c.as(fleet.RoleOperator)
+	release := c.newRelease(b)
+	devices := c.upgradable(3)
+	at := b.post("/campaigns", plan(release, "do", "draft")).wantRedirect("/campaigns/")
+	b.post(at+"/start", url.Values{"seen": {"3"}}).wantRedirect(at)
+	list := b.get(at + "/devices").wantStatus(200)
+	waiting := 0
+	for _, device := range devices {
+		out, err := c.campaigns.Outlook(t.Context(), device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.Deployment == nil || !out.Deployment.State.Waiting() {
+			continue
+		}
+		text := map[campaign.BlockReason]string{campaign.BlockWave: "Its wave has not opened.",
+			campaign.BlockAwaitsPoll: "The device is offline or has no upgrade tool."}[out.BlockReason]
+		if text == "" {
+			t.Fatalf("device %s waits because of %q", device, out.BlockReason)
+		}
+		list.wantText("#deployment-"+string(device), text)
+		waiting++
+	}
+	if waiting < 2 {
+		t.Errorf("%d devices of 3 wait, want at least 2", waiting)
+	}
+}

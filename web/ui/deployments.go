@@ -26,8 +26,10 @@ type DeploymentsPage struct {
 
 // A DeploymentRow is one device's part in a list. A live stream sends it as a patch.
 type DeploymentRow struct {
-	Deployment campaign.Deployment
-	Name       string // of the device
+	Deployment  campaign.Deployment
+	Name        string               // of the device
+	BlockReason campaign.BlockReason // why it is not dispatched now
+	Mode        firmware.DispatchMode
 }
 
 // A deploymentGroup is a choice of the state filter that covers several states.
@@ -122,6 +124,8 @@ func (r DeploymentRow) detail(ctx context.Context) string {
 		return ""
 	case d.Class != "" && d.Reason.Is(""):
 		return t(ctx, "campaign.fail."+string(d.Class))
+	case d.Reason.Is("") && r.BlockReason != "":
+		return blockText(ctx, r.BlockReason, r.Mode)
 	}
 	return reasonText(ctx, d.Reason)
 }
@@ -189,21 +193,26 @@ func (v DeploymentView) verdict(ctx context.Context) string {
 	return t(ctx, "campaign.verdict."+string(d.State), args...)
 }
 
-// waitsFor returns what the device waits for, as part of a message's key. The engine says that a device awaits its boot
+// blockName returns what blocks a dispatch, as part of a message's key. The engine says that a device awaits its boot
 // poll also if the plan leaves the mode open; such a device is notified when it connects, too.
-func (v DeploymentView) waitsFor() string {
-	if v.BlockReason == campaign.BlockAwaitsPoll && v.Campaign.Plan.Mode == firmware.ModeAuto {
+func blockName(reason campaign.BlockReason, mode firmware.DispatchMode) string {
+	if reason == campaign.BlockAwaitsPoll && mode == firmware.ModeAuto {
 		return "awaits_device"
 	}
-	return string(v.BlockReason)
+	return string(reason)
 }
 
-// waits returns the reason why a device has not been notified yet.
-func (v DeploymentView) waits(ctx context.Context) string {
-	if key := "campaign.hinder." + v.waitsFor(); v.BlockReason != "" && i18n.Has(key) {
+// blockText returns why a device has not been notified yet, or "".
+func blockText(ctx context.Context, reason campaign.BlockReason, mode firmware.DispatchMode) string {
+	if key := "campaign.hinder." + blockName(reason, mode); reason != "" && i18n.Has(key) {
 		return t(ctx, key)
 	}
 	return ""
+}
+
+// waits returns the reason why the device has not been notified yet.
+func (v DeploymentView) waits(ctx context.Context) string {
+	return blockText(ctx, v.BlockReason, v.Campaign.Plan.Mode)
 }
 
 // advice returns what an operator can do about a device that is not being updated, or "".
@@ -215,7 +224,7 @@ func (v DeploymentView) advice(ctx context.Context) string {
 	case d.State.Failed():
 		key = "campaign.advice.class." + string(d.Class)
 	case !d.State.Final():
-		key = "campaign.advice.hinder." + v.waitsFor()
+		key = "campaign.advice.hinder." + blockName(v.BlockReason, v.Campaign.Plan.Mode)
 	}
 	if !v.CanAct || !i18n.Has(key) {
 		return ""

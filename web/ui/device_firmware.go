@@ -24,8 +24,7 @@ func (v DeviceUpdates) latest() (DeploymentView, bool) {
 		return DeploymentView{}, false
 	}
 	return DeploymentView{Campaign: *v.Outlook.Campaign, Deployment: *v.Outlook.Deployment,
-		BlockReason: v.Outlook.BlockReason,
-		Until:       v.Outlook.Until}, true
+		BlockReason: v.Outlook.BlockReason, Until: v.Outlook.Until, CanAct: v.CanAct}, true
 }
 
 // sayings returns the answer: the outcome of the latest deployment, and the next expected one.

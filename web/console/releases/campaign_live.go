@@ -257,7 +257,11 @@ func (v *deploymentsView) left(ctx context.Context, gone map[fleet.DeviceID]bool
 }
 
 func (v *deploymentsView) show(ctx context.Context, all []campaign.Deployment, u *pages.Updates) error {
-	rows, err := v.server.deploymentRows(ctx, all)
+	c, err := v.server.Campaigns.Campaign(ctx, v.id)
+	if err != nil {
+		return err
+	}
+	rows, err := v.server.deploymentRows(ctx, c, all)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (s *Server) listDeployments(r *http.Request) (pages.Answer, error) {
 		return pages.Answer{}, err
 	}
 	page.Next = found.Next
-	if page.Rows, err = s.deploymentRows(ctx, found.Items); err != nil {
+	if page.Rows, err = s.deploymentRows(ctx, page.Campaign, found.Items); err != nil {
 		return pages.Answer{}, err
 	}
 	return pages.Show(page.Page())
@@ -72,15 +72,20 @@ func deploymentFilter(l ui.ListURL, id uuid.UUID) campaign.DeploymentFilter {
 	return f
 }
 
-func (s *Server) deploymentRows(ctx context.Context, all []campaign.Deployment) ([]ui.DeploymentRow, error) {
+func (s *Server) deploymentRows(ctx context.Context, c campaign.Campaign, all []campaign.Deployment) (
+	[]ui.DeploymentRow, error) {
 	ids := make([]fleet.DeviceID, len(all))
 	for i, d := range all {
 		ids[i] = d.Device
 	}
 	names, err := s.calls.DeviceNames(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	blocked, err := s.Campaigns.BlockReasons(ctx, c, all)
 	rows := make([]ui.DeploymentRow, len(all))
 	for i, d := range all {
-		rows[i] = ui.DeploymentRow{Deployment: d, Name: names[d.Device]}
+		rows[i] = ui.DeploymentRow{Deployment: d, Name: names[d.Device], BlockReason: blocked[d.Device], Mode: c.Plan.Mode}
 	}
 	return rows, err
 }
