@@ -159,7 +159,7 @@ func (v DeviceUpdates) outlook() templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		if latest, ok := v.latest(); ok && latest.advice(ctx) != "" {
+		if latest, ok := v.latest(); ok && latest.Campaign.State.Open() && latest.advice(ctx) != "" {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 13, "<p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
