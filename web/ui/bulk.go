@@ -59,6 +59,12 @@ func (v BulkPage) equivalent(now time.Time) forms.Equivalent {
 // key returns a message about the act.
 func (v BulkPage) key(of string) string { return "bulk." + of + "." + string(v.Act) }
 
+// help returns the name of the help of the act's form. The end of a hold asks for nothing.
+func (v BulkPage) help() string {
+	return map[fleet.BulkAct]string{fleet.BulkTag: "bulk_tag", fleet.BulkUntag: "bulk_tag", fleet.BulkHold: "bulk_hold",
+		fleet.BulkRetire: "bulk_retire"}[v.Act]
+}
+
 // splitWords splits a text of tags in the same way as the handler.
 func splitWords(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(",，、", r) })

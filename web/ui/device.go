@@ -233,6 +233,17 @@ func (v ConfigurationPage) editTitle() string {
 	return "device.edit_plain"
 }
 
+// help returns the names of the helps of the page's forms.
+func (v ConfigurationPage) help() []string {
+	if !v.Head.board() {
+		return []string{"device"}
+	}
+	if v.Config.Config == nil || !v.Config.Offers {
+		return []string{"device", "device_board"}
+	}
+	return []string{"device", "device_board", "device_config"}
+}
+
 // A ProgramServer is what the MCP server of a plug-in or an endpoint says about itself.
 type ProgramServer struct{ Name, Version, Protocol string }
 

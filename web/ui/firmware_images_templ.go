@@ -84,7 +84,7 @@ func (v ImagesPage) Page() templ.Component {
 				}
 			} else {
 				if v.CanAct {
-					templ_7745c5c3_Err = v.Upload.View().Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = v.Upload.withHelp().Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -602,7 +602,7 @@ func firmwareTeach(u UploadBox, canAct bool) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		if canAct {
-			templ_7745c5c3_Err = u.View().Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = u.withHelp().Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
