@@ -88,9 +88,14 @@ func TestEquivalentsOfForms(t *testing.T) {
 	picture := forms.Equivalents["tool"](url.Values{forms.EquivalentOf: ids[:1],
 		forms.EquivalentTool: {"self.screen.preview_image"}, "picture": {""}}, now)
 	samples = append(samples, sample{"picture", picture, false})
-	interrupt := forms.Equivalents["tool"](url.Values{"interrupt": {"on"}}, now)
-	if interrupt.Command() != "" || interrupt.Body["interrupt"] != true {
-		t.Errorf("no command interrupts a conversation: %+v", interrupt)
+	interrupt := forms.Equivalents["tool"](url.Values{forms.EquivalentOf: ids[:1], forms.EquivalentTool: {"self.x"},
+		"interrupt": {"on"}}, now)
+	samples = append(samples, sample{"interrupt", interrupt, false})
+	for _, s := range samples {
+		if s.e.Operation == "create-fanout" && !slices.Equal(s.e.Args[:2], []string{"devices", "call"}) ||
+			s.name == "interrupt" && (!slices.Contains(s.e.Args, "--interrupt") || s.e.Body["interrupt"] != true) {
+			t.Errorf("%s is the command %q", s.name, s.e.Args)
+		}
 	}
 
 	document, err := api.Document("")

@@ -73,11 +73,11 @@ func toolEquivalent(v url.Values, _ time.Time) Equivalent {
 		e.Body["arguments"] = args
 		words = append(words, text(args))
 	}
-	e = e.arguments(words...)
-	if v.Get("interrupt") != "" { // which no command does
-		e.Body["interrupt"], e.Args = true, nil
+	if v.Get("interrupt") != "" {
+		e.Body["interrupt"] = true
+		e.Args = append(e.Args, "--interrupt")
 	}
-	return e
+	return e.arguments(words...)
 }
 
 // equivalentArguments reads the arguments of a tool. A field that is not valid yet is left out.
@@ -232,25 +232,33 @@ func tokenEquivalent(v url.Values, now time.Time) Equivalent {
 func FanOutEquivalent(query string, ids []string, tool string, arguments json.RawMessage, maxInFlight int,
 	wait time.Duration, interrupt bool, confirm int) Equivalent {
 	e := Equivalent{Operation: "create-fanout", Method: "POST", Path: "/fanouts",
-		Body: map[string]any{"tool": tool, "max_in_flight": maxInFlight}}
+		Body: map[string]any{"tool": tool, "max_in_flight": maxInFlight}, Args: []string{"devices", "call"}}
 	if len(ids) > 0 {
 		e.Body["devices"] = ids
+		e.flag("id", strings.Join(ids, ","))
 	} else {
 		e.Body["q"] = query
+		e.Args = append(e.Args, "--query="+query)
 	}
-	if len(arguments) > 0 && string(arguments) != "{}" {
-		e.Body["arguments"] = arguments
-	}
+	e.flag("max-in-flight", strconv.Itoa(maxInFlight))
 	if wait > 0 {
 		e.Body["offline"], e.Body["offline_wait_ms"] = "wait", wait.Milliseconds()
+		e.flag("offline-wait", wait.String())
 	}
 	if interrupt {
 		e.Body["interrupt"] = true
+		e.Args = append(e.Args, "--interrupt")
 	}
 	if confirm > 0 {
 		e.Body["confirm"] = confirm
+		e.flag("confirm", strconv.Itoa(confirm))
 	}
-	return e
+	words := []string{tool}
+	if len(arguments) > 0 && string(arguments) != "{}" {
+		e.Body["arguments"] = arguments
+		words = append(words, string(arguments))
+	}
+	return e.arguments(words...)
 }
 
 func devicePath(id, rest string) string { return "/devices/" + url.PathEscape(id) + rest }

@@ -833,6 +833,43 @@ type CreateDeviceInputBody struct {
 	Name *string `json:"name,omitempty"`
 }
 
+// CreateFanOutInputBody defines model for CreateFanOutInputBody.
+type CreateFanOutInputBody struct {
+	// Arguments Arguments of the tool, at most 3 KiB; {} if left out
+	Arguments *json.RawMessage `json:"arguments,omitempty"`
+
+	// Confirm Number of targets from a dry run; required if the dry run has needs_confirm
+	Confirm *int64 `json:"confirm,omitempty"`
+
+	// Devices Device ids, instead of q
+	Devices *[]string `json:"devices,omitempty"`
+
+	// DryRun Only report what would be done
+	DryRun *bool `json:"dry_run,omitempty"`
+
+	// Interrupt Do not wait for conversations that the calls would interrupt; otherwise these devices are called after them, or after a time limit
+	Interrupt *bool `json:"interrupt,omitempty"`
+
+	// MaxInFlight Maximum calls in flight at once; 0: 64, or for a retry the number of the first fan-out
+	MaxInFlight *int64 `json:"max_in_flight,omitempty"`
+
+	// Offline Handling of devices that are not connected. skip, the default: their calls end as offline at once. wait: they are called when they come online
+	Offline *string `json:"offline,omitempty"`
+
+	// OfflineWaitMs With wait: how long from now; 0: 15 minutes. Devices not connected by then end as offline
+	OfflineWaitMs *int64 `json:"offline_wait_ms,omitempty"`
+
+	// Purpose Reason for the call, at most 300 bytes; shown to approvers if the policy requires approval
+	Purpose *string `json:"purpose,omitempty"`
+
+	// Q Filter that picks the devices
+	Q *string `json:"q,omitempty"`
+
+	// TimeoutMs Timeout of each call; 0: depends on the tool
+	TimeoutMs *int64 `json:"timeout_ms,omitempty"`
+	Tool      string `json:"tool"`
+}
+
 // CreateLogStreamInputBody defines model for CreateLogStreamInputBody.
 type CreateLogStreamInputBody struct {
 	// Batch Of a webhook above 1: CloudEvents in JSON batches. Default: 1; OTLP and syslog: 500
@@ -1242,6 +1279,49 @@ type Failures struct {
 	// Sample Some of the devices
 	Sample []string `json:"sample"`
 	State  string   `json:"state"`
+}
+
+// FanOut defines model for FanOut.
+type FanOut struct {
+	Actor Actor `json:"actor"`
+
+	// ApprovalID The approval that it waits for or was given
+	ApprovalID *string     `json:"approval_id"`
+	Arguments  interface{} `json:"arguments"`
+	CanceledBy *string     `json:"canceled_by"`
+
+	// Code Why fleetd canceled it: actor_gone, if the token or operator that made it is no longer allowed to act; empty otherwise
+	Code       string     `json:"code"`
+	CreatedAt  time.Time  `json:"created_at"`
+	FinishedAt *time.Time `json:"finished_at"`
+	ID         string     `json:"id"`
+
+	// Interrupt It does not wait for conversations to end
+	Interrupt   bool  `json:"interrupt"`
+	MaxInFlight int64 `json:"max_in_flight"`
+
+	// Offline Handling of devices that are not connected
+	Offline string `json:"offline"`
+
+	// OfflineWaitMs How long the fan-out waits for them from created_at, or from its approval; 0 with skip
+	OfflineWaitMs int64 `json:"offline_wait_ms"`
+
+	// Q The filter as written; empty when the devices were named
+	Q string `json:"q"`
+
+	// RetryOf The fan-out whose failed devices it calls again
+	RetryOf *string `json:"retry_of"`
+
+	// Skipped Devices that matched but were left out, or could not be called
+	Skipped int64  `json:"skipped"`
+	State   string `json:"state"`
+
+	// Targets Target devices
+	Targets int64 `json:"targets"`
+
+	// TimeoutMs Timeout of each call; 0: depends on the tool
+	TimeoutMs int64  `json:"timeout_ms"`
+	Tool      string `json:"tool"`
 }
 
 // FieldProblem defines model for FieldProblem.
@@ -2087,6 +2167,34 @@ type PolicyWarning struct {
 	Code   string                 `json:"code"`
 	Detail string                 `json:"detail"`
 	Params map[string]interface{} `json:"params"`
+}
+
+// Preview defines model for Preview.
+type Preview struct {
+	// Effect Effect on each device's connection; empty: none
+	Effect string `json:"effect"`
+
+	// InConversation Targets in a conversation whose end the calls would wait for; see interrupt in the request
+	InConversation int64 `json:"in_conversation"`
+	Matched        int64 `json:"matched"`
+
+	// NeedApproval Targets that need approval; if there are any, the whole fan-out waits for it
+	NeedApproval int64 `json:"need_approval"`
+
+	// NeedsConfirm confirm must give the number of targets
+	NeedsConfirm bool `json:"needs_confirm"`
+
+	// Offline Of these, not connected now; see offline in the request
+	Offline int64 `json:"offline"`
+
+	// Skipped Devices that match but would be left out
+	Skipped []Reason `json:"skipped"`
+
+	// Targets Devices that would be called
+	Targets int64 `json:"targets"`
+
+	// UserOnly Language models must not call the tool
+	UserOnly bool `json:"user_only"`
 }
 
 // Problem defines model for Problem.

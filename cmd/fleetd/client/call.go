@@ -33,13 +33,15 @@ type callList struct {
 	Device string `help:"List only calls of this device."`
 	Tool   string `help:"List only calls of this tool."`
 	State  string `help:"List only calls in these states, separated by commas; pending_device: waiting for the device."`
+	Fanout string `help:"List only calls of this bulk call." placeholder:"ID"`
 	Digest string `help:"List only calls with this digest in their arguments; see fleetd redaction digest."`
 	Limit  int    `help:"Print at most this many." default:"100"`
 }
 
 func (c *callList) Run(ctx context.Context) error {
 	params := url.Values{}
-	for name, v := range map[string]string{"device": c.Device, "tool": c.Tool, "state": c.State, "digest": c.Digest} {
+	for name, v := range map[string]string{"device": c.Device, "tool": c.Tool, "state": c.State, "digest": c.Digest,
+		"fanout": c.Fanout} {
 		if v != "" {
 			params.Set(name, v)
 		}

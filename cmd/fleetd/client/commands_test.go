@@ -18,6 +18,7 @@ import (
 // commands are the commands that the tests run, declared as in the program.
 type commands struct {
 	Device    DeviceCommand    `cmd:""`
+	Devices   DevicesCommand   `cmd:""`
 	Call      CallCommand      `cmd:""`
 	Upstream  UpstreamCommand  `cmd:""`
 	Plugin    PluginCommand    `cmd:"" aliases:"plugins"`
@@ -255,9 +256,25 @@ func TestCallCommands(t *testing.T) {
 			asks: []string{"GET /calls?device=a085e3112233&limit=100&state=pending_device"}, prints: "claude"},
 		{args: []string{"call", "list", "--tool", "self.reboot", "--limit", "7"},
 			asks: []string{"GET /calls?limit=7&tool=self.reboot"}},
+		{args: []string{"call", "list", "--fanout", "f1"}, asks: []string{"GET /calls?fanout=f1&limit=100"}},
 		{args: []string{"call", "cancel", "c1"}, asks: []string{"POST /calls/c1/cancel"}, prints: "canceled"},
 		{args: []string{"call", "cancel", "c2"}, asks: []string{"POST /calls/c2/cancel"},
 			failure: "it is succeeded (call_not_waiting)"},
+	})
+}
+
+func TestBulkCallCommand(t *testing.T) {
+	s := newREST(t, map[string]string{"POST /fanouts": `{"id":"f1","tool":"self.x","state":"running","targets":3}`})
+	testCommands(t, s, []commandTest{
+		{args: []string{"devices", "call", "--query=tag:lab", "self.x", `{"n":12345678901234567890}`},
+			asks: []string{`POST /fanouts {"arguments":{"n":12345678901234567890},"dry_run":false,"interrupt":false,` +
+				`"max_in_flight":0,"q":"tag:lab","tool":"self.x"}`}, prints: "running"},
+		{args: []string{"devices", "call", "--id=a,b", "--offline-wait=1h", "--interrupt", "--confirm=3", "--timeout=2s",
+			"--purpose=night", "--max-in-flight=5", "self.x"},
+			asks: []string{`POST /fanouts {"arguments":{},"confirm":3,"devices":["a","b"],"dry_run":false,"interrupt":true,` +
+				`"max_in_flight":5,"offline":"wait","offline_wait_ms":3600000,"purpose":"night","timeout_ms":2000,"tool":"self.x"}`}},
+		{args: []string{"devices", "call", "--query=", "self.x", `[1]`}, failure: "not a JSON object"},
+		{args: []string{"devices", "call", "--query=", "self.x", `{`}, failure: "not a JSON object"},
 	})
 }
 

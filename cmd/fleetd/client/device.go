@@ -113,6 +113,7 @@ type deviceCall struct {
 	Arguments   string        `arg:"" optional:"" help:"Arguments as a JSON object." default:"{}"`
 	Timeout     time.Duration `help:"How long to wait for the answer. Default: depends on the tool."`
 	OfflineWait time.Duration `help:"If the device is offline, send the call when it is back, within this time: 24h. You can cancel the call until then."`
+	Interrupt   bool          `help:"Do not wait for the end of the device's conversation."`
 	Picture     string        `help:"JPEG or PNG for self.screen.preview_image to show." type:"existingfile" placeholder:"FILE"`
 }
 
@@ -155,6 +156,9 @@ func (c *deviceCall) Run(ctx context.Context) error {
 	}
 	if c.OfflineWait > 0 {
 		body.Offline, body.OfflineWaitMs = new("wait"), new(c.OfflineWait.Milliseconds())
+	}
+	if c.Interrupt {
+		body.Interrupt = &c.Interrupt
 	}
 	answer, err := c.post(ctx, body)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"fleetd/cmd/fleetd/terminal"
@@ -13,6 +14,7 @@ import (
 
 // DevicesCommand acts on many devices at once.
 type DevicesCommand struct {
+	Call    devicesCall    `cmd:"" help:"Call a tool of devices."`
 	Tag     devicesTag     `cmd:"" help:"Add tags to devices."`
 	Untag   devicesUntag   `cmd:"" help:"Remove tags from devices."`
 	Hold    devicesHold    `cmd:"" help:"Put devices on hold: nobody else can act on them."`
@@ -58,6 +60,85 @@ func (c *bulkFlags) act(ctx context.Context, body BulkInputBody) error {
 	for _, s := range done.Skipped {
 		fmt.Printf("  left out: %d %s\n", s.Count, terminal.Printable(s.Reason))
 	}
+	return nil
+}
+
+type devicesCall struct {
+	bulkFlags
+	Tool        string        `arg:"" help:"Name of the tool: self.audio_speaker.set_volume"`
+	Arguments   string        `arg:"" optional:"" help:"Arguments as a JSON object." default:"{}"`
+	OfflineWait time.Duration `help:"Call devices that are offline when they are back, within this time: 24h."`
+	Interrupt   bool          `help:"Do not wait for the end of conversations."`
+	MaxInFlight int64         `help:"Maximum number of calls in flight at once. Default: 64." placeholder:"N"`
+	Timeout     time.Duration `help:"How long to wait for each answer. Default: depends on the tool."`
+	Purpose     string        `help:"Reason, for those who approve the call." placeholder:"TEXT"`
+}
+
+// body returns the request.
+func (c *devicesCall) body() (body CreateFanOutInputBody, err error) {
+	body = CreateFanOutInputBody{Tool: c.Tool, Arguments: new(json.RawMessage(c.Arguments)), DryRun: &c.DryRun,
+		Interrupt: &c.Interrupt, MaxInFlight: &c.MaxInFlight}
+	if !json.Valid([]byte(c.Arguments)) || !strings.HasPrefix(strings.TrimSpace(c.Arguments), "{") {
+		return body, terminal.UsageError{Err: fmt.Errorf(
+			"the arguments %q are not a JSON object; write for example '{\"volume\":50}'", c.Arguments)}
+	}
+	if len(c.ID) > 0 {
+		body.Devices = &c.ID
+	} else {
+		body.Q = &c.Query
+	}
+	if c.Confirm > 0 {
+		body.Confirm = new(int64(c.Confirm))
+	}
+	if c.OfflineWait > 0 {
+		body.Offline, body.OfflineWaitMs = new("wait"), new(c.OfflineWait.Milliseconds())
+	}
+	if c.Timeout > 0 {
+		body.TimeoutMs = new(c.Timeout.Milliseconds())
+	}
+	if c.Purpose != "" {
+		body.Purpose = &c.Purpose
+	}
+	return body, nil
+}
+
+// Run prints what a dry run found, or the bulk call; it does not wait for the answers.
+func (c *devicesCall) Run(ctx context.Context) error {
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	answer, err := c.do(ctx, http.MethodPost, "/fanouts", body)
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return terminal.JSON(answer)
+	}
+	if c.DryRun {
+		var p Preview
+		if err := json.Unmarshal(answer, &p); err != nil {
+			return err
+		}
+		fmt.Printf("%s: would call %d of %d devices, %d of them offline\n", terminal.Printable(c.Tool), p.Targets, p.Matched,
+			p.Offline)
+		for _, s := range p.Skipped {
+			fmt.Printf("  left out: %d %s\n", s.Count, terminal.Printable(s.Reason))
+		}
+		if p.NeedApproval > 0 {
+			fmt.Printf("  %d need an approval; all calls wait for it\n", p.NeedApproval)
+		}
+		if p.NeedsConfirm {
+			fmt.Printf("  repeat with --confirm %d to make the calls\n", p.Targets)
+		}
+		return nil
+	}
+	var made FanOut
+	if err := json.Unmarshal(answer, &made); err != nil {
+		return err
+	}
+	fmt.Printf("%s: bulk call %s of %d devices, %s; its calls: fleetd call list --fanout %s\n", terminal.Printable(made.Tool),
+		made.ID, made.Targets, terminal.Printable(made.State), made.ID)
 	return nil
 }
 
