@@ -61,6 +61,8 @@ type cli struct {
 	MCP       bridge.Command          `cmd:"" name:"mcp" help:"Connect a local MCP client to a server over standard input and output."`
 	Snapshot  client.SnapshotCommand  `cmd:"" aliases:"snapshots" help:"List and download pictures of screens and cameras over REST."`
 	History   client.HistoryCommand   `cmd:"" help:"Show what the fleet was at a past moment over REST."`
+	Changes   client.ChangesCommand   `cmd:"" help:"Sum up what happened to the fleet lately over REST."`
+	Place     client.PlaceCommand     `cmd:"" aliases:"places" help:"List places, such as sites and rooms, with figures of their devices over REST."`
 
 	Conversations client.ConversationsCommand `cmd:"" help:"List conversations of devices with voice servers over REST."`
 	Approval      client.ApprovalCommand      `cmd:"" help:"List, approve and deny calls that need approval over REST."`

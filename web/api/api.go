@@ -28,6 +28,7 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/catalogue"
+	"fleetd/fleet/changes"
 	"fleetd/fleet/cluster"
 	"fleetd/fleet/compare"
 	"fleetd/fleet/endpoint"
@@ -65,6 +66,7 @@ type Options struct {
 	History         *history.Service
 	Trends          *trend.Service
 	Places          *place.Service
+	Changes         *changes.Service
 	Compare         *compare.Service
 	Schedules       *schedule.Service
 	Enrolment       *enrolment.Service
@@ -165,6 +167,7 @@ func newAPI(o Options) *api {
 	a.registerHistory()
 	a.registerTrends()
 	a.registerPlaces()
+	a.registerChanges()
 	a.registerCompare()
 	a.registerImages()
 	a.registerLayouts()

@@ -25,6 +25,7 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/catalogue"
+	"fleetd/fleet/changes"
 	"fleetd/fleet/cluster"
 	"fleetd/fleet/compare"
 	"fleetd/fleet/endpoint"
@@ -283,9 +284,10 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		t.Fatal(err)
 	}
 	w.logStreams = logstream.New(logstream.Options{Store: w.store, Log: w.record, Sealer: sealer, Logger: log})
-	w.api = newAPI(Options{Record: w.record, Schedules: w.schedules, History: history.New(w.store, time.Now),
+	past := history.New(w.store, time.Now)
+	w.api = newAPI(Options{Record: w.record, Schedules: w.schedules, History: past,
 		Trends: trend.New(w.store, w.filters, time.Now), Places: place.New(w.store, w.alerts),
-		Compare: compare.New(w.store),
+		Compare: compare.New(w.store), Changes: changes.New(w.store, past, w.devices, time.Now),
 		Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
 		Operators: w.operators, Filters: w.filters, ToolPins: pins, ToolQuarantines: w.held,

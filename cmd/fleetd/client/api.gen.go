@@ -41,6 +41,18 @@ type AcknowledgeInputBody struct {
 	Note *string `json:"note,omitempty"`
 }
 
+// ActCount defines model for ActCount.
+type ActCount struct {
+	// Action As in the audit log
+	//
+	// Examples: device.hold
+	Action string `json:"action"`
+
+	// Actors Names of principals that took it, at most 3
+	Actors []string `json:"actors"`
+	Count  int64    `json:"count"`
+}
+
 // Actor defines model for Actor.
 type Actor struct {
 	Kind string `json:"kind"`
@@ -643,6 +655,55 @@ type CatalogueTool struct {
 	Versions    []VersionUsage `json:"versions"`
 }
 
+// Changes defines model for Changes.
+type Changes struct {
+	// Acts The most frequent actions first, at most 8
+	Acts []ActCount `json:"acts"`
+
+	// ActsTotal Entries of the audit log, of all actions
+	ActsTotal int64 `json:"acts_total"`
+
+	// AlertsBegan 0 for a token that does not see the whole fleet
+	AlertsBegan int64 `json:"alerts_began"`
+
+	// AlertsEnded 0 for a token that does not see the whole fleet
+	AlertsEnded int64           `json:"alerts_ended"`
+	Away        DeviceSelection `json:"away"`
+
+	// ByField How many devices differ by added (in service only at until), removed (only at compared_from), version, tools, board, name, tags, hold, enrolment and presence
+	ByField map[string]int64 `json:"by_field"`
+	Calls   int64            `json:"calls"`
+
+	// CameOnline Devices that came online at least once
+	CameOnline int64 `json:"came_online"`
+
+	// ComparedFrom The moment that by_field and versions compare with until: since, or the beginning of the history if that is later
+	ComparedFrom time.Time         `json:"compared_from"`
+	Configured   ConfiguredDevices `json:"configured"`
+	Crashed      DeviceSelection   `json:"crashed"`
+	FailedCalls  int64             `json:"failed_calls"`
+
+	// NotUpdated Devices of campaigns of which an update failed
+	NotUpdated int64 `json:"not_updated"`
+
+	// Rebuilt Devices that began to run a build
+	Rebuilt int64     `json:"rebuilt"`
+	Since   time.Time `json:"since"`
+	Span    string    `json:"span"`
+
+	// Until Now
+	Until time.Time `json:"until"`
+
+	// Updated Devices of campaigns that were updated
+	Updated int64 `json:"updated"`
+
+	// Versions Versions whose number of devices differs, those with the largest difference first, at most 8
+	Versions []VersionChange `json:"versions"`
+
+	// WentOffline Devices that went offline at least once
+	WentOffline int64 `json:"went_offline"`
+}
+
 // CheckpointPlace defines model for CheckpointPlace.
 type CheckpointPlace struct {
 	// At When it took it
@@ -751,6 +812,15 @@ type ClusterTerm struct {
 	Since   time.Time  `json:"since"`
 	Term    int64      `json:"term"`
 	Version string     `json:"version"`
+}
+
+// ConfiguredDevices defines model for ConfiguredDevices.
+type ConfiguredDevices struct {
+	// Devices By id, at most 50
+	Devices []string `json:"devices"`
+
+	// More There are more of them than the answer has
+	More bool `json:"more"`
 }
 
 // Conflict defines model for Conflict.
@@ -1203,6 +1273,14 @@ type DeviceList struct {
 
 	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
+}
+
+// DeviceSelection defines model for DeviceSelection.
+type DeviceSelection struct {
+	Devices int64 `json:"devices"`
+
+	// Q Selects the devices in lists
+	Q string `json:"q"`
 }
 
 // Digest defines model for Digest.
@@ -1900,6 +1978,48 @@ type Place struct {
 	// Devices Devices that offer it now; 0: devices did in the past
 	Devices int64  `json:"devices"`
 	Version string `json:"version"`
+}
+
+// PlaceFigures defines model for PlaceFigures.
+type PlaceFigures struct {
+	// Alerts Alerts that have not ended and concern one of the devices; none for a token with a scope
+	Alerts []string `json:"alerts"`
+
+	// Campaigns Campaigns that are scheduled, running, paused or stopping and have one of the devices as a target
+	Campaigns []string `json:"campaigns"`
+
+	// Crashed Devices that restarted after a crash in the last day
+	Crashed int64 `json:"crashed"`
+	Devices int64 `json:"devices"`
+
+	// Joined Devices that were ever online, without those that are offline because they connect only for conversations
+	Joined int64 `json:"joined"`
+
+	// OnVersion Devices that run it
+	OnVersion int64  `json:"on_version"`
+	Online    int64  `json:"online"`
+	Path      string `json:"path"`
+
+	// Q Selects the devices of the place in lists
+	Q string `json:"q"`
+
+	// Reporting Devices that have reported a version
+	Reporting int64 `json:"reporting"`
+
+	// Version The most common version; empty: none is known
+	Version string `json:"version"`
+
+	// Versions Number of versions that run
+	Versions int64 `json:"versions"`
+}
+
+// Places defines model for Places.
+type Places struct {
+	// Items By path, each place after the one above it
+	Items []PlaceFigures `json:"items"`
+
+	// More There are more places than the answer has
+	More bool `json:"more"`
 }
 
 // PlannedImage defines model for PlannedImage.
@@ -3193,6 +3313,13 @@ type Verification struct {
 type VerificationInputBody struct {
 	// Checkpoints Signed checkpoints that were kept in another place: the log must be their continuation
 	Checkpoints *[]string `json:"checkpoints,omitempty"`
+}
+
+// VersionChange defines model for VersionChange.
+type VersionChange struct {
+	Before  int64  `json:"before"`
+	Now     int64  `json:"now"`
+	Version string `json:"version"`
 }
 
 // VersionSeries defines model for VersionSeries.

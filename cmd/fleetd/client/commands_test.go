@@ -29,6 +29,8 @@ type commands struct {
 	Approval  ApprovalCommand  `cmd:""`
 	System    SystemCommand    `cmd:""`
 	History   HistoryCommand   `cmd:""`
+	Changes   ChangesCommand   `cmd:""`
+	Place     PlaceCommand     `cmd:"" aliases:"places"`
 	Snapshot  SnapshotCommand  `cmd:""`
 }
 

@@ -348,6 +348,7 @@ var rows = map[string]row{
 	"compare-campaign": people(reads(onDevice, viewer)), "compare-fanout": people(record("self.get_device_status")),
 	"list-places":  reads(somewhere, viewer),
 	"get-trends":   people(reads(somewhere, viewer)),
+	"get-changes":  people(reads(somewhere, viewer)),
 	"get-adoption": reads(somewhere, viewer), "list-device-states": reads(onDevice, viewer),
 	"list-schedules": people(reads(somewhere, viewer)), "get-schedule": people(record("self.get_device_status")),
 	"list-schedule-runs": people(record("self.get_device_status")),

@@ -121,6 +121,7 @@ func (s *Server) rest(stopping <-chan struct{}) http.Handler {
 	return api.New(api.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolment: s.Enrolments,
 		Rules: s.Rules, Serials: s.Serials, Keys: s.Keys, Presence: s.Presences, Schedules: s.Schedules, History: s.History,
 		Trends: s.Trends, Places: s.Places, Compare: compare.New(s.store),
+		Changes:   changes.New(s.store, s.History, s.Devices, time.Now),
 		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
 		ToolQuarantines: s.ToolQuarantines, Catalogue: s.Catalogue,
 		Snapshots: s.Snapshots,
