@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,7 +63,7 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
 	wants := func(e *fleet.Event) bool { return e.Kind == fleet.EventAlert || v.Wants(e) }
 	events := s.Events.Subscribe(eventBuffer, wants)
 	defer events.Close()
-	st := &stream{server: s, view: v, w: w, control: http.NewResponseController(w),
+	st := &stream{server: s, view: v, w: w, control: http.NewResponseController(w), address: pageOf(r),
 		changes: s.Operators.Changes(), filter: s.eventSources().FilterFor(pages.ViewerOf(ctx).Actor()),
 		pending: map[string]fleet.Event{}}
 	first, err := v.Begin(st.page(beginning))
@@ -75,6 +76,19 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
 	if err := st.run(r, first, events); err != nil && ctx.Err() == nil {
 		s.Log.Debug("stream ended", "operator", pages.ViewerOf(ctx).Actor().Name, "err", err)
 	}
+}
+
+// pageOf returns the address of the page that a stream is for: forms in its updates lead back there.
+func pageOf(r *http.Request) *url.URL {
+	from, err := url.Parse(r.Referer())
+	if err != nil || from.Path == "" {
+		return nil
+	}
+	page, err := url.Parse(pages.LocalPath(from.RequestURI()))
+	if err != nil {
+		return nil
+	}
+	return page
 }
 
 func startStream(w http.ResponseWriter) {
@@ -140,6 +154,7 @@ type stream struct {
 	view    pages.View
 	w       http.ResponseWriter
 	control *http.ResponseController
+	address *url.URL // of the page; nil if the browser does not say it
 	filter  fleet.EventFilter
 	changes int64 // version of operators' access at the last check
 
@@ -338,7 +353,7 @@ func (st *stream) send(ctx context.Context, u pages.Updates) error {
 // page returns the context for rendering components: the same as the page's, at the present time.
 func (st *stream) page(ctx context.Context) context.Context {
 	v := pages.ViewerOf(ctx)
-	return ui.WithPage(ctx, ui.Page{Lang: v.Lang, Theme: v.Theme, Zone: v.Zone, Now: st.server.Now(),
+	return ui.WithPage(ctx, ui.Page{URL: st.address, Lang: v.Lang, Theme: v.Theme, Zone: v.Zone, Now: st.server.Now(),
 		Operator: &ui.Operator{Name: v.Operator.Name, Role: v.Operator.Role}, Admin: pages.MayAdmin(ctx)})
 }
 
