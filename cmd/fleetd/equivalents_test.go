@@ -78,7 +78,26 @@ func TestEquivalentsOfForms(t *testing.T) {
 		"token": {"name": {hostile}, "role": {"operator"}, "kind": {"model"}, "scope": {"tag:lab"},
 			"tools": {"self.get_*, self.x"}, "per_minute": {"60"}, "days": {"30"}},
 	}
+	for name, v := range map[string]url.Values{
+		"silence": {"alert": {id}, "for": {"until"}, "until": {"2026-12-24 18:00"}, "reason": {hostile},
+			forms.EquivalentZone: {"Asia/Shanghai"}},
+		"redaction": {"tool": {hostile}, "path": {"$..password"}, "note": {hostile}},
+		"endpoint": {"name": {hostile}, "tools": {"get_*, set_x"}, "audience": {"user"}, "second_connection": {"refuse"},
+			"offer_to_voice": {"1"}},
+		"filter": {forms.EquivalentOf: {hostile}, "name": {"lab"}, "title": {hostile}},
+		"webhook": {"name": {hostile}, "shape": {"telegram"}, "chat": {"@lab"}, "language": {"zh-CN"},
+			"events": {"alert.opened"}, "query": {"tag:lab"}, "severity": {"bad"}, "kinds": {"crash_loop"},
+			"url": {"https://example.org/sesame"}},
+	} {
+		fields[name] = v
+	}
+	if until := forms.Equivalents["silence"](fields["silence"], now).Body["until"]; until != "2026-12-24T10:00:00Z" {
+		t.Errorf("18:00 in Shanghai is %v", until)
+	}
 	for name, equivalent := range forms.Equivalents {
+		if curl := equivalent(url.Values{}, now).Curl(); !strings.HasPrefix(curl, "curl -sS") { // nothing is typed yet
+			t.Errorf("the empty form %s is %q", name, curl)
+		}
 		if fields[name] == nil {
 			t.Errorf("no sample of the form %s", name)
 			continue
@@ -138,7 +157,8 @@ func wantThroughShell(t *testing.T, e forms.Equivalent) {
 		cmd := exec.Command("sh", "-c", `curl() { printf '%s\0' "$@"; }
 			fleetd() { printf '%s\0' "$@"; if [ "$piped" ]; then cat; fi; }
 			`+script)
-		cmd.Env = append(os.Environ(), "FLEETD_URL=http://fleet", "FLEETD_TOKEN=flt_x", "FLEETD_USER_PASSWORD=sesame opens")
+		cmd.Env = append(os.Environ(), "FLEETD_URL=http://fleet", "FLEETD_TOKEN=flt_x", "FLEETD_USER_PASSWORD=sesame opens",
+			"WEBHOOK_URL=sesame opens")
 		if e.Stdin != "" {
 			cmd.Env = append(cmd.Env, "piped=1")
 		}
@@ -174,7 +194,7 @@ func wantThroughShell(t *testing.T, e forms.Equivalent) {
 		body[name] = value
 	}
 	if e.Secret != "" {
-		body["password"] = "sesame opens"
+		body[e.SecretMember] = "sesame opens"
 	}
 	text, _ := json.Marshal(body)
 	_ = json.Unmarshal(text, &want)
@@ -229,7 +249,7 @@ func (d openAPI) wantRequest(t *testing.T, e forms.Equivalent, whole bool) {
 		}
 		body := asSent(e.Body)
 		if e.Secret != "" {
-			body["password"] = "x"
+			body[e.SecretMember] = "x"
 		}
 		schema := d.resolve(op.RequestBody.Content["application/json"].Schema)
 		d.wantValue(t, e.Operation, schema, body)

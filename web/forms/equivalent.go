@@ -21,7 +21,9 @@ type Equivalent struct {
 	Args      []string       // of the command; nil if no command does the same
 	Stdin     string         // of the command
 	OnServer  bool           // the command uses the database, on the server's machine
-	Secret    string         // environment variable with a password, as a member of Body named "password"; "" if none
+	// Secret is the environment variable with the value of a further member of Body, SecretMember; "" if
+	// there is none.
+	Secret, SecretMember string
 }
 
 // Fields of an [Equivalent] that are not fields of its form: the page adds them.
@@ -54,6 +56,11 @@ var Equivalents = map[string]func(v url.Values, now time.Time) Equivalent{
 	"release":     releaseEquivalent,
 	"operator":    operatorEquivalent,
 	"token":       tokenEquivalent,
+	"silence":     silenceEquivalent,
+	"redaction":   redactionEquivalent,
+	"endpoint":    endpointEquivalent,
+	"filter":      filterEquivalent,
+	"webhook":     webhookEquivalent,
 }
 
 func toolEquivalent(v url.Values, _ time.Time) Equivalent {
@@ -191,7 +198,7 @@ func releaseEquivalent(v url.Values, _ time.Time) Equivalent {
 
 func operatorEquivalent(v url.Values, _ time.Time) Equivalent {
 	e := Equivalent{Operation: "create-operator", Method: "POST", Path: "/operators", OnServer: true,
-		Secret: "FLEETD_USER_PASSWORD", Body: map[string]any{"name": v.Get("name"), "role": v.Get("role")},
+		Secret: "FLEETD_USER_PASSWORD", SecretMember: "password", Body: map[string]any{"name": v.Get("name"), "role": v.Get("role")},
 		Args: []string{"user", "add"}}
 	e.flag("role", v.Get("role"))
 	if scope := strings.TrimSpace(v.Get("scope")); scope != "" {
@@ -282,7 +289,7 @@ func (e Equivalent) Curl() string {
 	}
 	body := quote(text(e.Body))
 	if e.Secret != "" {
-		body = strings.TrimSuffix(body, "}'") + `,"password":"'"$` + e.Secret + `"'"}'`
+		body = strings.TrimSuffix(body, "}'") + `,"` + e.SecretMember + `":"'"$` + e.Secret + `"'"}'`
 	}
 	if e.Picture {
 		return curl + next + "--form-string call=" + body + next + "-F picture=@picture.jpg"

@@ -26,6 +26,12 @@ func PostedSilence(v url.Values) Silence {
 		Until: v.Get("until"), Reason: v.Get("reason")}
 }
 
+// Values returns the fields of the form.
+func (f Silence) Values() url.Values {
+	return url.Values{"alert": {f.Alert}, "kind": {f.Kind}, "query": {f.Query}, "for": {f.For}, "until": {f.Until},
+		"reason": {f.Reason}}
+}
+
 // Read reads the form; zone is the viewer's.
 func (f Silence) Read(zone *time.Location) (r alert.SilenceRequest, err error) {
 	r = alert.SilenceRequest{Kind: alert.Kind(f.Kind), Query: f.Query, Reason: f.Reason}

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"maps"
 	"net/url"
 	"strings"
 
@@ -24,6 +25,8 @@ func equivalentOf(ctx context.Context, form string, v url.Values) (e forms.Equiv
 			keep[name] = values
 		}
 	}
+	v = maps.Clone(v)
+	v.Set(forms.EquivalentZone, page(ctx).Zone.String())
 	return forms.Equivalents[form](v, page(ctx).Now), keep.Encode()
 }
 
