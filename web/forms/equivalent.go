@@ -21,8 +21,8 @@ type Equivalent struct {
 	Args      []string       // of the command; nil if no command does the same
 	Stdin     string         // of the command
 	OnServer  bool           // the command uses the database, on the server's machine
-	// Secret is the environment variable with the value of a further member of Body, SecretMember; "" if
-	// there is none.
+	// Secret is the environment variable with the value of a further member of Body, SecretMember; both are
+	// empty without one.
 	Secret, SecretMember string
 }
 
