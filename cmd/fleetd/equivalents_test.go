@@ -77,10 +77,22 @@ func TestEquivalentsOfForms(t *testing.T) {
 			"password": {"sesame opens"}},
 		"token": {"name": {hostile}, "role": {"operator"}, "kind": {"model"}, "scope": {"tag:lab"},
 			"tools": {"self.get_*, self.x"}, "per_minute": {"60"}, "days": {"30"}},
+		"policy": {"name": {hostile}, "enabled": {"1"}, "decision": {"require_approval"}, "kind": {"model", "voice"},
+			"role": {"operator"}, "effect": {"restarts"}, "names": {"bot-*\r\nan agent"}, "tools": {"self.screen.*"},
+			"audience": {"user"}, "devices": {hostile}, "arguments": {` {"properties": {"a": {"const": "it's"}}} `},
+			"cron": {"0 22 * * *"}, "minutes": {"30"}, "zone": {"Europe/Berlin"}, "note": {hostile}, "wait": {"5"},
+			"rate": {"6"}, "budget": {"7"}},
+		"rule": {"name": {hostile}, "action": {"refuse"}, "boards": {"esp-box*, x"}, "networks": {"10.1.0.0/16\n10.2.3.4"},
+			"devices": {"a0:85:e3:11:22:33"}, "from": {"2026-11-30 14:05"}, "until": {"2026-12-01"}, "max_devices": {"9"},
+			"tags": {"lab"}, "transport": {"ws"}},
+		"upstream": {"name": {hostile}, "kind": {"websocket"}, "url": {"ws://voice.example.org/?a=b&c=d"}, "auth": {"secret"},
+			"secret": {"sesame opens"}, "devices": {hostile}},
+		"plugin": {"name": {"weather"}, "runs": {"command"}, "command": {"./weather\n--it's=$HOME\n"}, "tools": {"get_*, x"},
+			"audience": {"user"}, "offer_to_voice": {"1"}, "memory": {"128MiB"}, "cpu": {"0.5"}, "open_files": {"64"},
+			"env": {"KEY=sesame opens"}, "env_files": {"./weather.env\n./it's.env"}, "url": {"https://not.used"}},
 	}
 	for name, v := range map[string]url.Values{
-		"silence": {"alert": {id}, "for": {"until"}, "until": {"2026-12-24 18:00"}, "reason": {hostile},
-			forms.EquivalentZone: {"Asia/Shanghai"}},
+		"silence":   {"alert": {id}, "for": {"until"}, "until": {"2026-12-24 18:00"}, "reason": {hostile}},
 		"redaction": {"tool": {hostile}, "path": {"$..password"}, "note": {hostile}},
 		"endpoint": {"name": {hostile}, "tools": {"get_*, set_x"}, "audience": {"user"}, "second_connection": {"refuse"},
 			"offer_to_voice": {"1"}},
@@ -91,7 +103,8 @@ func TestEquivalentsOfForms(t *testing.T) {
 	} {
 		fields[name] = v
 	}
-	if until := forms.Equivalents["silence"](fields["silence"], now).Body["until"]; until != "2026-12-24T10:00:00Z" {
+	shanghai := time.FixedZone("UTC+8", 8*3600)
+	if until := forms.Equivalents["silence"](fields["silence"], now.In(shanghai)).Body["until"]; until != "2026-12-24T10:00:00Z" {
 		t.Errorf("18:00 in Shanghai is %v", until)
 	}
 	for name, equivalent := range forms.Equivalents {
@@ -110,6 +123,20 @@ func TestEquivalentsOfForms(t *testing.T) {
 	interrupt := forms.Equivalents["tool"](url.Values{forms.EquivalentOf: ids[:1], forms.EquivalentTool: {"self.x"},
 		"interrupt": {"on"}}, now)
 	samples = append(samples, sample{"interrupt", interrupt, false})
+	for name, changed := range map[string]url.Values{
+		"policy":   {"name": {"x"}, "decision": {"deny"}, "version": {"7"}},
+		"rule":     {"name": {"x"}, "action": {"accept"}},
+		"upstream": {"name": {hostile}, "kind": {"none"}, "auth": {"secret"}, "secret": {"sesame opens"}, "version": {"7"}},
+		"plugin": {"runs": {"url"}, "url": {"https://mcp.example.org/?a=it's"}, "headers_file": {"./mcp.headers"},
+			"audience": {"model"}, "env": {"KEY=sesame opens"}, "version": {"7"}, forms.EquivalentVariable: {"KEY"}},
+	} {
+		changed.Set(forms.EquivalentOf, id)
+		e := forms.Equivalents[name](changed, now)
+		if body := asSent(e.Body); name != "rule" && body["version"] != 7.0 {
+			t.Errorf("the change of a %s is of the version %v", name, body["version"])
+		}
+		samples = append(samples, sample{name + " changed", e, false})
+	}
 	for _, s := range samples {
 		if s.e.Operation == "create-fanout" && !slices.Equal(s.e.Args[:2], []string{"devices", "call"}) ||
 			s.name == "interrupt" && (!slices.Contains(s.e.Args, "--interrupt") || s.e.Body["interrupt"] != true) {

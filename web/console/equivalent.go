@@ -18,6 +18,5 @@ func (s *Server) showEquivalent(r *http.Request) (pages.Answer, error) {
 	if !ok {
 		return pages.Answer{}, pages.ErrNoPage
 	}
-	r.PostForm.Set(forms.EquivalentZone, pages.ViewerOf(r.Context()).Zone.String())
-	return pages.Show(ui.Equivalent(equivalent(r.PostForm, s.Now())))
+	return pages.Show(ui.Equivalent(equivalent(r.PostForm, s.Now().In(pages.ViewerOf(r.Context()).Zone))))
 }

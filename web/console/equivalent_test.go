@@ -34,7 +34,9 @@ func TestEquivalentOfAForm(t *testing.T) {
 			release.Images[0].SHA256,
 		"/bulk?act=tag&tags=lab&all=1&q=":                                              "fleetd devices tag --query= --confirm=1 lab",
 		"/fanouts/new?q=&tool=self.audio_speaker.set_volume&arg.volume=7&step=preview": `"arguments":{"volume":7}`,
-		"/campaigns/new?f=1&q=board:x&release=" + release.ID.String():                  `"q":"board:x"`,
+		"/settings/policies": `"decision":"deny"`, "/enrolment/rules": `"action":"accept"`,
+		"/settings/voice": "fleetd upstream add --kind=websocket", "/settings/plugins": "fleetd plugin add",
+		"/campaigns/new?f=1&q=board:x&release=" + release.ID.String(): `"q":"board:x"`,
 	} {
 		shown := ""
 		for _, menu := range admin.get(at).wantStatus(200).find("details[class=raw equivalent]") {

@@ -47,7 +47,8 @@ func EquivalentFields(fields []Field) url.Values {
 }
 
 // Equivalents has the forms whose equivalent follows their fields. Other forms, which show what they
-// will do before they do it, have functions that return their equivalent.
+// will do before they do it, have functions that return their equivalent. Times of a form are in the
+// zone of now.
 var Equivalents = map[string]func(v url.Values, now time.Time) Equivalent{
 	"tool":        toolEquivalent,
 	"tags":        tagsEquivalent,
@@ -61,6 +62,10 @@ var Equivalents = map[string]func(v url.Values, now time.Time) Equivalent{
 	"endpoint":    endpointEquivalent,
 	"filter":      filterEquivalent,
 	"webhook":     webhookEquivalent,
+	"policy":      policyEquivalent,
+	"rule":        ruleEquivalent,
+	"upstream":    upstreamEquivalent,
+	"plugin":      pluginEquivalent,
 }
 
 func toolEquivalent(v url.Values, _ time.Time) Equivalent {
@@ -228,7 +233,7 @@ func tokenEquivalent(v url.Values, now time.Time) Equivalent {
 		e.flag("per-minute", strconv.Itoa(n))
 	}
 	if n, err := strconv.Atoi(v.Get("days")); err == nil && n > 0 {
-		e.Body["expires_at"] = now.AddDate(0, 0, n).UTC().Format(time.RFC3339)
+		e.Body["expires_at"] = now.UTC().AddDate(0, 0, n).Format(time.RFC3339)
 		e.flag("expires", strconv.Itoa(24*n)+"h")
 	}
 	return e.arguments(v.Get("name"))

@@ -9,22 +9,15 @@ import (
 	"fleetd/fleet/webhook"
 )
 
-// EquivalentZone is a field of an [Equivalent] that the server adds: the viewer's time zone.
-const EquivalentZone = "as.zone"
-
-func silenceEquivalent(v url.Values, _ time.Time) Equivalent {
+func silenceEquivalent(v url.Values, now time.Time) Equivalent {
 	f := PostedSilence(v)
 	e := Equivalent{Operation: "create-silence", Method: "POST", Path: "/alerts/silences",
 		Body: map[string]any{"reason": f.Reason}}
 	e.member("alert_id", f.Alert)
 	e.member("kind", f.Kind)
 	e.member("query", f.Query)
-	zone, err := time.LoadLocation(v.Get(EquivalentZone))
-	if err != nil {
-		zone = time.UTC
-	}
 	f.Alert = "" // read above; a wrong one is refused when it is sent
-	switch r, err := f.Read(zone); {
+	switch r, err := f.Read(now.Location()); {
 	case err != nil:
 	case !r.Until.IsZero():
 		e.Body["until"] = r.Until.UTC().Format(time.RFC3339)

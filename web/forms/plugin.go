@@ -83,6 +83,16 @@ func PostedPlugin(v url.Values) Plugin {
 	return f
 }
 
+// Values returns the fields of the form, without values of variables.
+func (f Plugin) Values() url.Values {
+	v := url.Values{"name": {f.Name}, "runs": {f.Runs}, "command": {f.Command}, "url": {f.URL},
+		"headers_file": {f.HeadersFile}, "tools": {f.Tools}, "audience": {f.Audience}, "memory": {f.Memory}, "cpu": {f.CPU},
+		"open_files": {f.OpenFiles}, "env_files": {f.EnvFiles}, "drop": f.drop,
+		"version": {strconv.FormatInt(f.Version, 10)}}
+	check(v, "offer_to_voice", f.OfferToVoice)
+	return v
+}
+
 // Drops reports whether the variable is removed.
 func (f Plugin) Drops(name string) bool { return slices.Contains(f.drop, name) }
 

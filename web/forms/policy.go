@@ -1,7 +1,9 @@
 package forms
 
 import (
+	"cmp"
 	"encoding/json"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,6 +38,26 @@ func FillPolicy(r policy.Rule) Policy {
 		f.Cron, f.Minutes, f.Zone = w.Cron, minutes(w.Duration), w.TimeZone
 	}
 	return f
+}
+
+// PostedPolicy returns the form as posted.
+func PostedPolicy(v url.Values) Policy {
+	return Policy{Name: v.Get("name"), Names: v.Get("names"), Tools: v.Get("tools"), Audience: v.Get("audience"),
+		Devices: v.Get("devices"), Arguments: v.Get("arguments"), Kinds: v["kind"], Roles: v["role"], Effects: v["effect"],
+		Cron: v.Get("cron"), Minutes: v.Get("minutes"), Zone: v.Get("zone"), Decision: v.Get("decision"),
+		Note: v.Get("note"), Wait: v.Get("wait"), Rate: v.Get("rate"), Budget: v.Get("budget"),
+		Enabled: v.Get("enabled") != ""}
+}
+
+// Values returns the fields of the form as it is shown.
+func (f Policy) Values() url.Values {
+	v := url.Values{"name": {f.Name}, "names": {f.Names}, "tools": {f.Tools}, "audience": {f.Audience},
+		"devices": {f.Devices}, "arguments": {f.Arguments}, "kind": f.Kinds, "role": f.Roles, "effect": f.Effects,
+		"cron": {f.Cron}, "minutes": {f.Minutes}, "zone": {f.Zone},
+		"decision": {cmp.Or(f.Decision, string(call.DecisionDeny))}, "note": {f.Note},
+		"wait": {f.Wait}, "rate": {f.Rate}, "budget": {f.Budget}}
+	check(v, "enabled", f.Enabled)
+	return v
 }
 
 // Has reports whether a box of the form is checked.

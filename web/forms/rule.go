@@ -1,6 +1,8 @@
 package forms
 
 import (
+	"cmp"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -41,6 +43,23 @@ func FillRule(r enrolment.Rule, zone *time.Location) Rule {
 		f.Max = strconv.Itoa(r.MaxDevices)
 	}
 	return f
+}
+
+// PostedRule returns the form as posted, without its file.
+func PostedRule(v url.Values) Rule {
+	return Rule{Name: v.Get("name"), Action: v.Get("action"), Boards: v.Get("boards"), Networks: v.Get("networks"),
+		Devices: v.Get("devices"), From: v.Get("from"), Until: v.Get("until"), Max: v.Get("max_devices"),
+		Tags: v.Get("tags"), Transport: v.Get("transport"), Enabled: v.Get("enabled") != ""}
+}
+
+// Values returns the fields of the form as it is shown.
+func (f Rule) Values() url.Values {
+	v := url.Values{"name": {f.Name}, "action": {cmp.Or(f.Action, string(enrolment.RuleAccept))}, "boards": {f.Boards},
+		"networks": {f.Networks},
+		"devices":  {f.Devices}, "from": {f.From}, "until": {f.Until}, "max_devices": {f.Max}, "tags": {f.Tags},
+		"transport": {f.Transport}}
+	check(v, "enabled", f.Enabled)
+	return v
 }
 
 // Read reads the form, with times in the viewer's zone.

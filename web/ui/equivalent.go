@@ -2,8 +2,8 @@ package ui
 
 import (
 	"context"
-	"maps"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"fleetd/web/forms"
@@ -25,9 +25,23 @@ func equivalentOf(ctx context.Context, form string, v url.Values) (e forms.Equiv
 			keep[name] = values
 		}
 	}
-	v = maps.Clone(v)
-	v.Set(forms.EquivalentZone, page(ctx).Zone.String())
-	return forms.Equivalents[form](v, page(ctx).Now), keep.Encode()
+	return forms.Equivalents[form](v, page(ctx).Now.In(page(ctx).Zone)), keep.Encode()
+}
+
+// equivalentChange returns the fields v of a form that changes what has the id; "" if it creates.
+func equivalentChange(v url.Values, id string, version int64) url.Values {
+	if id != "" {
+		v.Set(forms.EquivalentOf, id)
+		v.Set("version", strconv.FormatInt(version, 10))
+	}
+	return v
+}
+
+// equivalentPlugin returns the fields of a plug-in's form.
+func equivalentPlugin(f forms.Plugin, name string) url.Values {
+	v := equivalentChange(f.Values(), name, f.Version)
+	v[forms.EquivalentVariable] = f.Variables
+	return v
 }
 
 // equivalentFields returns the fields of a tool's form.

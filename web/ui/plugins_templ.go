@@ -240,7 +240,7 @@ func (v PluginsPage) Page() templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = pluginForm(v.Form, v.Problems, PathPlugins, t(ctx, "plugins.add")).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = pluginForm(v.Form, "", v.Problems, PathPlugins, t(ctx, "plugins.add")).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -956,7 +956,7 @@ func (v PluginPage) Page() templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = pluginForm(v.Form, v.Problems, PluginPath(v.Row.Name, "edit"), t(ctx, "action.save")).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = pluginForm(v.Form, v.Row.Name, v.Problems, PluginPath(v.Row.Name, "edit"), t(ctx, "action.save")).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -2372,7 +2372,7 @@ func pluginLine(l plugin.Line) templ.Component {
 	})
 }
 
-func pluginForm(f forms.Plugin, p FieldProblems, action, submit string) templ.Component {
+func pluginForm(f forms.Plugin, id string, p FieldProblems, action, submit string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -2980,14 +2980,14 @@ func pluginForm(f forms.Plugin, p FieldProblems, action, submit string) templ.Co
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 246, "</span> <textarea class=\"mono\" name=\"env\" rows=\"3\" maxlength=\"16000\" autocapitalize=\"none\" autocomplete=\"off\" spellcheck=\"false\" placeholder=\"")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 246, "</span> <textarea class=\"mono\" name=\"env\" data-private rows=\"3\" maxlength=\"16000\" autocapitalize=\"none\" autocomplete=\"off\" spellcheck=\"false\" placeholder=\"")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
 		var templ_7745c5c3_Var160 string
 		templ_7745c5c3_Var160, templ_7745c5c3_Err = templ.JoinStringErrs("API_KEY=…")
 		if templ_7745c5c3_Err != nil {
-			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/plugins.templ`, Line: 442, Col: 152}
+			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/plugins.templ`, Line: 442, Col: 165}
 		}
 		_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var160))
 		if templ_7745c5c3_Err != nil {
@@ -3118,7 +3118,15 @@ func pluginForm(f forms.Plugin, p FieldProblems, action, submit string) templ.Co
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 257, "</button></form>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 257, "</button>")
+		if templ_7745c5c3_Err != nil {
+			return templ_7745c5c3_Err
+		}
+		templ_7745c5c3_Err = equivalentMenu("plugin", equivalentPlugin(f, id)).Render(ctx, templ_7745c5c3_Buffer)
+		if templ_7745c5c3_Err != nil {
+			return templ_7745c5c3_Err
+		}
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 258, "</form>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

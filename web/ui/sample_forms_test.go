@@ -26,9 +26,9 @@ var formSamples = []sample{
 		Admin: true, Problem: "…"}.Page(), false},
 	{"policy", ui.PolicyPath(policyRule.ID), ui.PolicyPage{Rule: policyRule, Version: 7, Admin: true}.Page(), false},
 	{"upstreams", ui.PathUpstreams, ui.UpstreamsPage{Rows: []upstream.State{voiceServer}, Admin: true, Problem: "…",
-		Form: ui.UpstreamForm{Kind: "websocket", Auth: "secret"}}.Page(), false},
+		Form: forms.Upstream{Kind: "websocket", Auth: "secret"}}.Page(), false},
 	{"upstream", ui.UpstreamPath(voiceServer.ID), ui.UpstreamPage{Row: voiceServer, Admin: true,
-		Form: ui.UpstreamForm{Name: voiceServer.Name, Kind: "websocket", Auth: "secret", SecretSet: true}}.Page(), false},
+		Form: forms.Upstream{Name: voiceServer.Name, Kind: "websocket", Auth: "secret", SecretSet: true}}.Page(), false},
 	{"endpoints-0", ui.PathEndpoints, ui.EndpointsPage{Filters: ui.EndpointFilters{List: list(ui.PathEndpoints, "")},
 		Form: forms.NewEndpoint()}.Page(), false},
 	{"endpoint", ui.EndpointPath("workshop-pc"), ui.EndpointPage{Row: ui.EndpointRow{Listed: endpoint.Listed{

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet/upstream"
+	"fleetd/web/forms"
 )
 
 // PathUpstreams is the list of voice servers: GET list, with the field device also the voice server
@@ -26,8 +27,8 @@ type UpstreamsPage struct {
 	Rows    []upstream.State
 	Version int64
 	Admin   bool
-	Form    UpstreamForm // for the new voice server
-	Problem string       // why Form was rejected, in the page's language
+	Form    forms.Upstream // for the new voice server
+	Problem string         // why Form was rejected, in the page's language
 	Match   UpstreamTrial
 }
 
@@ -36,14 +37,8 @@ type UpstreamPage struct {
 	Row     upstream.State
 	Version int64
 	Admin   bool
-	Form    UpstreamForm
+	Form    forms.Upstream
 	Problem string
-}
-
-// An UpstreamForm is a voice server as typed. A secret is never filled in.
-type UpstreamForm struct {
-	Name, Kind, URL, Auth, Devices string
-	SecretSet, Tools, Enabled      bool
 }
 
 // An UpstreamTrial shows which voice server a device gets.

@@ -60,11 +60,7 @@ func readRule(r *http.Request) (forms.Rule, error) {
 	if err := r.ParseMultipartForm(ruleBytes); err != nil && err != http.ErrNotMultipart {
 		return forms.Rule{}, pages.FormError(err)
 	}
-	get := r.PostFormValue
-	f := forms.Rule{Name: get("name"), Action: get("action"), Boards: get("boards"), Networks: get("networks"),
-		Devices: get("devices"),
-		From:    get("from"), Until: get("until"), Max: get("max_devices"), Tags: get("tags"),
-		Transport: get("transport"), Enabled: get("enabled") != ""}
+	f := forms.PostedRule(r.PostForm)
 	file, _, err := r.FormFile("list")
 	if err != nil {
 		return f, nil // no file was chosen

@@ -126,13 +126,7 @@ func readPolicy(r *http.Request) (f forms.Policy, version int64, err error) {
 	if err := r.ParseForm(); err != nil {
 		return f, 0, pages.FormError(err)
 	}
-	get := r.PostFormValue
-	f = forms.Policy{Name: get("name"), Names: get("names"), Tools: get("tools"), Audience: get("audience"),
-		Devices: get("devices"), Arguments: get("arguments"), Kinds: r.PostForm["kind"], Roles: r.PostForm["role"],
-		Effects: r.PostForm["effect"], Cron: get("cron"), Minutes: get("minutes"), Zone: get("zone"),
-		Decision: get("decision"), Note: get("note"), Wait: get("wait"), Rate: get("rate"), Budget: get("budget"),
-		Enabled: get("enabled") != ""}
-	return f, policyVersion(r), nil
+	return forms.PostedPolicy(r.PostForm), policyVersion(r), nil
 }
 
 // policyVersion returns the version of the policy that the form is based on.

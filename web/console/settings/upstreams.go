@@ -12,6 +12,7 @@ import (
 	"fleetd/fleet/upstream"
 	"fleetd/web/access"
 	"fleetd/web/console/pages"
+	"fleetd/web/forms"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
@@ -34,7 +35,7 @@ func (s *Server) upstreamRoutes() []pages.Route {
 
 func (s *Server) upstreamsPage(r *http.Request) (ui.UpstreamsPage, error) {
 	ctx := r.Context()
-	page := ui.UpstreamsPage{Admin: pages.MayAdmin(ctx), Form: ui.UpstreamForm{Kind: string(upstream.WebSocket),
+	page := ui.UpstreamsPage{Admin: pages.MayAdmin(ctx), Form: forms.Upstream{Kind: string(upstream.WebSocket),
 		Auth: string(upstream.AuthSecret), Tools: true, Enabled: true}}
 	var err error
 	if page.Rows, page.Version, err = s.Upstreams.List(pages.ViewerOf(ctx).Actor()); err != nil {
@@ -68,20 +69,12 @@ func (s *Server) listUpstreams(r *http.Request) (pages.Answer, error) {
 	return pages.Show(page.Page())
 }
 
-// readUpstream reads the form. An empty secret leaves the old one unchanged.
-func readUpstream(r *http.Request) (f ui.UpstreamForm, c upstream.Change, err error) {
+func readUpstream(r *http.Request) (forms.Upstream, upstream.Change, error) {
 	if err := r.ParseForm(); err != nil {
-		return f, c, pages.FormError(err)
+		return forms.Upstream{}, upstream.Change{}, pages.FormError(err)
 	}
-	get := r.PostFormValue
-	f = ui.UpstreamForm{Name: get("name"), Kind: get("kind"), URL: get("url"), Auth: get("auth"),
-		Devices: get("devices"), Tools: get("tools") != "", Enabled: get("enabled") != ""}
-	kind, auth, secret := upstream.Kind(f.Kind), upstream.Auth(f.Auth), get("secret")
-	if kind != upstream.WebSocket { // whatever the form contains
-		auth, secret = upstream.AuthNone, ""
-	}
-	return f, upstream.Change{Name: &f.Name, Kind: &kind, URL: &f.URL, Auth: &auth, Secret: &secret,
-		Devices: &f.Devices, Tools: &f.Tools, Enabled: &f.Enabled}, nil
+	f := forms.PostedUpstream(r.PostForm)
+	return f, f.Change(), nil
 }
 
 func (s *Server) createUpstream(r *http.Request) (pages.Answer, error) {
@@ -114,7 +107,7 @@ func (s *Server) upstreamPage(r *http.Request) (ui.UpstreamPage, error) {
 	}
 	version := s.Upstreams.Version()
 	u, err := s.Upstreams.Upstream(pages.ViewerOf(ctx).Actor(), id)
-	return ui.UpstreamPage{Row: u, Version: version, Admin: pages.MayAdmin(ctx), Form: ui.UpstreamForm{Name: u.Name,
+	return ui.UpstreamPage{Row: u, Version: version, Admin: pages.MayAdmin(ctx), Form: forms.Upstream{Name: u.Name,
 		Kind: string(u.Kind), URL: u.URL, Auth: string(u.Auth), Devices: u.Devices,
 		SecretSet: u.Auth != upstream.AuthNone, Tools: u.Tools, Enabled: u.Enabled}}, err
 }

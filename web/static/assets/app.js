@@ -483,15 +483,17 @@
     fetch(button.form.action, { method: 'POST', body, redirect: 'manual' })
   }
 
-  // The server writes what does the same as a form, for its fields as they are. Passwords and files
-  // stay here.
+  // The server writes what does the same as a form, for its fields as they are. Passwords, private
+  // fields and what is in files stay here.
   let equivalentTimer = 0, equivalentTurn = 0
   const formOf = menu => menu.closest('form') ?? document.getElementById(menu.parentElement.dataset.form)
   async function showEquivalent(menu) {
     const form = formOf(menu), turn = ++equivalentTurn
     const body = new URLSearchParams(menu.dataset.equivalent)
     for (const [name, value] of new FormData(form)) {
-      if (typeof value === 'string' && form.elements[name].type !== 'password') body.append(name, value)
+      const field = form.elements[name]
+      if (field.type === 'password' || field.dataset?.private !== undefined) continue
+      if (value.name !== '') body.append(name, value.name ?? value)
     }
     const answer = await fetch('/equivalent', { method: 'POST', body }).catch(() => null)
     if (!answer?.ok || answer.redirected) return
