@@ -282,9 +282,15 @@ func TestBindingCode(t *testing.T) {
 		t.Error("a code before the first answer")
 	}
 	w.Polled(Poll{Device: id})
+	// A request joins one that is under way, and that is over only when its answer is stored.
+	stored := func() bool {
+		w.Accounts.mu.Lock()
+		defer w.Accounts.mu.Unlock()
+		return len(w.Accounts.flights) == 0
+	}
 	fleettest.Eventually(t, "the code is known", func() bool {
 		c, _ := w.Account(t.Context(), w.choice, id)
-		return c.Code == "482913"
+		return c.Code == "482913" && stored()
 	})
 	code, message, ok := w.Show(id)
 	if !ok || code != "482913" || message != "xiaozhi.example 482913" {
@@ -311,7 +317,7 @@ func TestBindingCode(t *testing.T) {
 		fleettest.Eventually(t, "it is asked again", func() bool { return len(o.Polls()) == i+2 })
 		fleettest.Eventually(t, "it is known", func() bool {
 			c, _ := w.Account(t.Context(), w.choice, id)
-			return c.Code == fleet.CleanText(code, 20)
+			return c.Code == fleet.CleanText(code, 20) && stored()
 		})
 		if got, _, ok := w.Show(id); ok {
 			t.Errorf("%q is shown for %q", got, code)
