@@ -42,8 +42,8 @@ type ChangesView struct {
 	Crashed DeviceSelectionView `json:"crashed" doc:"Devices that restarted after a crash"`
 
 	Rebuilt    int                   `json:"rebuilt" doc:"Devices that began to run a build"`
-	Updated    int                   `json:"updated" doc:"Devices of campaigns that were updated"`
-	NotUpdated int                   `json:"not_updated" doc:"Devices of campaigns of which an update failed"`
+	Updated    int                   `json:"updated" doc:"Devices in campaigns that were updated"`
+	NotUpdated int                   `json:"not_updated" doc:"Devices in campaigns whose update failed"`
 	Configured ConfiguredDevicesView `json:"configured" doc:"Devices whose configuration changed"`
 
 	Calls       int `json:"calls"`

@@ -55,8 +55,8 @@ func filterEquivalent(v url.Values, _ time.Time) Equivalent {
 	return e
 }
 
-// webhookEquivalent takes the address from the environment: whoever knows that of a chat service can
-// post there.
+// webhookEquivalent takes the address from the environment: anyone who knows the address of a chat
+// service can post there.
 func webhookEquivalent(v url.Values, _ time.Time) Equivalent {
 	e := Equivalent{Operation: "create-webhook", Method: "POST", Path: "/webhooks", Secret: "WEBHOOK_URL",
 		SecretMember: "url", Body: map[string]any{"name": v.Get("name")}}

@@ -683,7 +683,7 @@ type Changes struct {
 	Crashed      DeviceSelection   `json:"crashed"`
 	FailedCalls  int64             `json:"failed_calls"`
 
-	// NotUpdated Devices of campaigns of which an update failed
+	// NotUpdated Devices in campaigns whose update failed
 	NotUpdated int64 `json:"not_updated"`
 
 	// Rebuilt Devices that began to run a build
@@ -694,7 +694,7 @@ type Changes struct {
 	// Until Now
 	Until time.Time `json:"until"`
 
-	// Updated Devices of campaigns that were updated
+	// Updated Devices in campaigns that were updated
 	Updated int64 `json:"updated"`
 
 	// Versions Versions whose number of devices differs, those with the largest difference first, at most 8

@@ -77,8 +77,8 @@ func Unless(err, expected error) error {
 	return err
 }
 
-// CutShort aborts a response of which a part has been sent already, so the reader does not mistake
-// the part for the whole.
+// CutShort aborts a response that has been sent in part, so that the reader does not mistake the part
+// for the whole.
 func (s *Responder) CutShort(ctx context.Context, what string, err error) {
 	if ctx.Err() == nil {
 		s.log.Error("response cut short", "what", what, "err", err)
